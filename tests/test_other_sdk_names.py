@@ -90,8 +90,8 @@ async def test_the_log_says_what_a_handler_should_write(tool, code, text, caplog
     [
         ("call_tool", {"timeout": 3}, "'timeout'; write `total_seconds=`"),
         ("call_tool", {"total_second": 3}, "did you mean 'total_seconds'?"),
-        ("call_tool", {"code": "1"}, "arguments are a dict: call_tool(name, {'code': …})"),
-        ("get_prompt", {"city": "Oslo"}, "arguments are a dict: get_prompt(name, {'city': …})"),
+        ("call_tool", {"code": "1"}, "arguments must be a dict: call_tool(name, {'code': …})"),
+        ("get_prompt", {"city": "Oslo"}, "arguments must be a dict: get_prompt(name, {'city': …})"),
     ],
 )
 async def test_a_call_with_a_wrong_argument_says_what_to_write(method, options, text):

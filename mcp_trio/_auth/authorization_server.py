@@ -193,8 +193,8 @@ def _checked_issuer(issuer: str | None) -> str | None:
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
     if not is_safe or not parts.hostname or "?" in issuer or "#" in issuer or "@" in parts.netloc:
         raise ValueError(
-            "issuer= is an https URL, or an http URL of this machine, without a query and a"
-            f" fragment: not {issuer!r}"
+            "issuer= has to be an https URL, or an http URL of this machine, without a query and a"
+            f" fragment, not {issuer!r}"
         )
     return issuer.rstrip("/")
 

@@ -183,10 +183,10 @@ class OAuth:
         if self.metadata_url is not None:
             parts = urlsplit(self.metadata_url)
             if parts.scheme != "https" or parts.path in ("", "/"):
-                raise ValueError("metadata_url= begins with https:// and has a path")
+                raise ValueError("metadata_url= has to begin with https:// and have a path")
         if self.redirect is not None and not self.is_redirected_here:
             if not self.redirect.startswith("https://"):
-                raise ValueError("redirect= begins with https://, or has a loopback address")
+                raise ValueError("redirect= has to begin with https://, or have a loopback address")
             if self.on_authorize is open_browser:
                 raise ValueError(
                     "redirect= is not a loopback address: on_authorize= has to return the URL to"
@@ -250,7 +250,7 @@ class ClientCredentials:
 
     def __attrs_post_init__(self) -> None:
         if (self.secret is None) is (self.private_key is None):
-            raise ValueError("exactly one of secret= and private_key= is needed")
+            raise ValueError("give exactly one of secret= and private_key=")
 
     def flow_settings(self) -> FlowSettings:
         """Return the settings of the flow."""

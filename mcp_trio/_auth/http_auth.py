@@ -184,7 +184,8 @@ def auth_for(
         TypeError: `auth` is of no known kind, or `http` is a client of httpx.
     """
     if http is not None and not isinstance(http, httpx2.AsyncClient):
-        raise TypeError("with auth=, http= has to be an httpx2.AsyncClient")
+        kind = f"{type(http).__module__.partition('.')[0]}.{type(http).__name__}"
+        raise TypeError(f"with auth=, http= has to be an httpx2.AsyncClient, not {kind}")
     if isinstance(auth, httpx2.Auth):
         return auth
     if isinstance(auth, Bearer):

@@ -161,7 +161,7 @@ def checked_redirect_uris(uris: Any) -> list[str]:
     """
     code = "invalid_redirect_uri"
     if not isinstance(uris, list | tuple) or not 0 < len(cast("Sequence[Any]", uris)) <= _URIS_MAX:
-        raise InvalidClientError(f"redirect_uris is a list of 1 to {_URIS_MAX} URIs", code)
+        raise InvalidClientError(f"redirect_uris has to be a list of 1 to {_URIS_MAX} URIs", code)
     checked: list[str] = []
     for uri in cast("Sequence[Any]", uris):
         if not isinstance(uri, str) or not _is_redirect_uri(uri):
@@ -218,7 +218,7 @@ def shown_name(text: Any) -> str | None:
 def _grant_types(metadata: Mapping[str, Any]) -> list[GrantType]:
     asked = metadata.get("grant_types", ["authorization_code"])
     if not isinstance(asked, list) or "authorization_code" not in asked:
-        raise InvalidClientError("grant_types is a list that has authorization_code")
+        raise InvalidClientError("grant_types has to be a list with authorization_code")
     return [each for each in GRANT_TYPES if each in asked]
 
 
@@ -233,7 +233,7 @@ def registered_client(
         InvalidClientError: The metadata are not valid.
     """
     if not isinstance(metadata, dict):
-        raise InvalidClientError("the metadata of a client are a JSON object")
+        raise InvalidClientError("the metadata of a client have to be a JSON object")
     members = cast("dict[str, Any]", metadata)
     method = members.get("token_endpoint_auth_method", "client_secret_basic")
     if method not in AUTH_METHODS:
@@ -304,7 +304,9 @@ def client_of_document(url: str, document: Any) -> OAuthClient:
         raise InvalidClientError("the client's metadata document is not a JSON object")
     members = cast("dict[str, Any]", document)
     if members.get("client_id") != url:
-        raise InvalidClientError("the client_id in the client's metadata document is another one")
+        raise InvalidClientError(
+            "the client_id in the client's metadata document is not the document's URL"
+        )
     if members.get("token_endpoint_auth_method", "none") != "none":
         raise InvalidClientError(
             'token_endpoint_auth_method in the client\'s metadata document is not "none"'

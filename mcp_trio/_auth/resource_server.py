@@ -96,7 +96,8 @@ def _check_resource(_server: object, _field: object, resource: str | None) -> No
         return
     parts = urlsplit(resource)
     if parts.scheme not in {"http", "https"} or not parts.netloc or "#" in resource:
-        raise ValueError(f"resource= is the URL of the MCP endpoint, without #…: not {resource!r}")
+        text = "resource= has to be the URL of the MCP endpoint, without #…"
+        raise ValueError(f"{text}, not {resource!r}")
 
 
 def _checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:

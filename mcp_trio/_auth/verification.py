@@ -129,7 +129,7 @@ def check_algorithms(_verifier: object, _field: object, algorithms: Collection[s
     """
     unknown = sorted(set(algorithms) - set(ALGORITHMS))
     if unknown or not algorithms:
-        raise ValueError(f"algorithms {unknown}: choose from {', '.join(ALGORITHMS)}")
+        raise ValueError(f"unknown algorithms {unknown}: choose from {', '.join(ALGORITHMS)}")
 
 
 @attrs.define(eq=False, repr=False)

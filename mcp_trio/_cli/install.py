@@ -218,7 +218,7 @@ def install_command(
         _remove(host, location, name)
         return
     if target is None:
-        raise click.UsageError("name a TARGET; --uninstall can do with --name instead")
+        raise click.UsageError("name a TARGET; with --uninstall, --name NAME is enough")
     if _URL.match(target) is not None:
         entry = remote_entry(host, target)
         if variables or packages or recordings or python:

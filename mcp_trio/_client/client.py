@@ -243,7 +243,7 @@ def _unknown_argument(method: str, options: CallOptions) -> TypeError:
     known = {*_CALL_OPTIONS, "raise_tool_errors", "result_type"}
     if method == "get_prompt":
         known = set(_CALL_OPTIONS)
-    advice = f"arguments are a dict: {method}(name, {{{name!r}: …}})"
+    advice = f"arguments must be a dict: {method}(name, {{{name!r}: …}})"
     return unknown_option("Client", method, name, known, otherwise=advice)
 
 

@@ -232,7 +232,7 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
         return Connected(connection, connection.name)
     if not url.lower().startswith(("http://", "https://")):
         raise ValueError(
-            "the URL of a server begins with http:// or https:// and its host, or with ws://,"
+            "the URL of a server has to begin with http:// or https:// and its host, or with ws://,"
             " wss://, unix: or tcp://; a script is a .py or .js file, and a command is a list: the"
             " program and its arguments"
         )

@@ -131,7 +131,7 @@ def is_resource_not_found(error: RequestError) -> bool:
 
 
 def is_internal_error(result: CallToolResult) -> bool:
-    """Return whether a tool failed by an exception, as the text of a server of ours says."""
+    """Return whether a tool failed by an exception, as the text of a server of mcp_trio says."""
     match result.content:
         case [types.TextContent(text=text)]:
             return text.startswith(INTERNAL_ERROR_PREFIX)

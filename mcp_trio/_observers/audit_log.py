@@ -416,7 +416,7 @@ def check_key(key: bytes | None) -> None:
         ValueError: The key is too short.
     """
     if key is not None and len(key) < _KEY_BYTES_MIN:
-        raise ValueError(f"the key of an audit log has at least {_KEY_BYTES_MIN} bytes")
+        raise ValueError(f"the key of an audit log needs at least {_KEY_BYTES_MIN} bytes")
 
 
 def _read_head(content: bytes) -> _Head | None:

@@ -91,7 +91,7 @@ def check_form(schema: Schema) -> None:
     """
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
-        raise ValueError('a form has "type": "object" and "properties"')
+        raise ValueError('a form needs "type": "object" and "properties"')
     for name, member in form_members(schema).items():
         kind = member.get("type")
         known = _KEYWORDS.get(str(kind))

@@ -322,10 +322,10 @@ def parse_downstream(address: str) -> Downstream:
     parts = urlsplit(address)
     if kind == "unix":
         if not rest or rest.startswith("//"):
-            raise ValueError("the address of a socket file is unix:PATH")
+            raise ValueError("the address of a socket file has to be unix:PATH")
         return Downstream(kind=kind, socket_file=rest)
     if kind == "tcp" and parts.path:
-        raise ValueError("the address of a TCP listener is tcp://HOST:PORT")
+        raise ValueError("the address of a TCP listener has to be tcp://HOST:PORT")
     if not parts.hostname or parts.port is None or parts.query or parts.username is not None:
         raise ValueError(
             "the address to listen on needs a host and a port (0 is any), and no query or user"

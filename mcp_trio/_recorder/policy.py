@@ -182,7 +182,9 @@ class RecordStatus:
     def report(self, problem: str) -> None:
         """Keep a problem, and log it unless it is that of the last time."""
         if problem != self.problem:
-            logger.warning("%s; sessions go on, and what is not recorded is counted", problem)
+            logger.warning(
+                "%s; sessions go on, and those that are not recorded are counted", problem
+            )
         self.problem = problem
 
     def count_upload(self, size: int) -> None:

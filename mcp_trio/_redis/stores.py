@@ -408,7 +408,7 @@ class RedisLimits:
 
 def _check_url(_owner: object, _attribute: object, url: str) -> None:
     if not url.startswith(_SCHEMES):
-        raise ValueError(f"the URL of Redis begins with one of {', '.join(_SCHEMES)}")
+        raise ValueError(f"the URL of Redis has to begin with one of {', '.join(_SCHEMES)}")
 
 
 @attrs.define(eq=False)

@@ -918,7 +918,7 @@ class HttpApp:
         paths = [path for path, _, _ in routes]
         for index, path in enumerate(paths):
             if not path.startswith("/"):
-                raise ValueError(f"a path begins with a slash: {path!r}")
+                raise ValueError(f"a path has to begin with a slash, unlike {path!r}")
             if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
                 raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
         self._routes = {path: route for path, _, route in routes}

@@ -865,7 +865,9 @@ class Runtime:
                 try:
                     begin_with_values(taken.application, facts.values)
                 except ValueError as error:
-                    logger.warning("a session ends, because its values are unknown here: %s", error)
+                    logger.warning(
+                        "a session ends, because this instance cannot restore its values: %s", error
+                    )
                     return False
             if taken.calls is not None:
                 taken.calls.load(await self.sessions.instance.calls(session_id))

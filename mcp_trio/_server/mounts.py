@@ -77,8 +77,8 @@ class Prefix(msgspec.Struct, frozen=True):
         scheme = re.match(_SCHEME, inner_uri)
         if scheme is None:
             raise ValueError(
-                f"{inner_uri!r} begins with no scheme, after which the prefix {self.text!r} could"
-                " stand"
+                f"the prefix {self.text!r} stands after the scheme of a URI, and {inner_uri!r} has"
+                " no scheme"
             )
         return f"{scheme[0]}{self.text}/{inner_uri[scheme.end() :]}"
 

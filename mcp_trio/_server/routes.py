@@ -324,7 +324,7 @@ def path_template(path: str) -> UriTemplate:
             `{name}` and `{+name}`.
     """
     if not path.startswith("/"):
-        raise ValueError(f"a path begins with a slash: {path!r}")
+        raise ValueError(f"a path has to begin with a slash, unlike {path!r}")
     if "?" in path or "#" in path:
         raise ValueError(f"{path!r} has a query or a fragment, which a route cannot match")
     template = UriTemplate.parse(path if path == "/" else path.rstrip("/"))

@@ -325,7 +325,7 @@ class Session:
         """Take messages from a channel with `deliver_to`, which has room for all responses."""
         try:
             self._take_messages(messages)
-        except Exception as error:  # A bug of ours ends this session, and not the caller.
+        except Exception as error:  # It ends this session, and not the caller.
             self._lost(error)
         self.send_queue.release()
 

@@ -136,7 +136,7 @@ async def open_socket_channel(
         TypeError: An option does not fit the scheme of the URL.
     """
     if not is_socket_url(url):
-        raise ValueError("the URL of a connection begins with ws://, wss://, unix: or tcp://")
+        raise ValueError("the URL of a connection has to begin with ws://, wss://, unix: or tcp://")
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
     # Imported here, because clients of other servers need neither sockets nor trio-websocket.
@@ -158,5 +158,5 @@ async def open_socket_channel(
         return await open_unix_channel(rest, limits=limits)
     parts = urlsplit(url)
     if not parts.hostname or parts.port is None or parts.path:
-        raise ValueError("the URL of a TCP server is tcp://host:port")
+        raise ValueError("the URL of a TCP server has to be tcp://host:port")
     return await open_tcp_channel(parts.hostname, parts.port, limits=limits)

@@ -63,7 +63,7 @@ def parsed_url(url: str) -> httpx2.URL:
     except httpx2.InvalidURL as error:
         raise ValueError(f"the URL is invalid: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("the URL of a server begins with http:// or https:// and its host")
+        raise ValueError("the URL of a server has to begin with http:// or https:// and its host")
     return parsed
 
 

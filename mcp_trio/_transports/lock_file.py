@@ -124,7 +124,8 @@ def read_lock_file(path: LockPath) -> LockFile | None:
         with Path(path).open("rb") as file:
             if not is_trusted_file(os.fstat(file.fileno())):
                 raise ConfigError(
-                    f"{os.fspath(path)}: another user could have written this lock file"
+                    f"{os.fspath(path)}: another user could have written this lock file; only its"
+                    " owner may be able to write it, which is you or root"
                 )
             text = file.read(_BYTES_MAX)
     except FileNotFoundError:

@@ -658,7 +658,7 @@ async def open_websocket_channel(
     """
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError("the URL of a WebSocket begins with ws:// or wss:// and its host")
+        raise ValueError("the URL of a WebSocket has to begin with ws:// or wss:// and its host")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL of a WebSocket must not contain a user: use headers= or token=")
     if ssl_context is not None and parts.scheme != "wss":

@@ -923,10 +923,10 @@ async def on_authorize(_url):
     ("options", "text"),
     [
         ({"client_secret": "s"}, "client_secret= needs client_id="),
-        ({"metadata_url": "http://client.example/a"}, "metadata_url= begins with https://"),
-        ({"metadata_url": "https://client.example"}, "metadata_url= begins with https://"),
+        ({"metadata_url": "http://client.example/a"}, "metadata_url= has to begin with https://"),
+        ({"metadata_url": "https://client.example"}, "metadata_url= has to begin with https://"),
         ({"metadata_url": "client.example"}, "metadata_url= is not an http"),
-        ({"redirect": "http://host.example/callback"}, "redirect= begins with https://"),
+        ({"redirect": "http://host.example/callback"}, "redirect= has to begin with https://"),
         ({"redirect": "https://host.example/callback"}, "on_authorize= has to return"),
         ({"redirect": "myapp:callback"}, "redirect= is not an http"),
         ({"issuer": "login.example"}, "issuer= is not an http"),
@@ -955,7 +955,7 @@ def test_a_web_host_receives_the_redirect_itself():
 
 @pytest.mark.parametrize("given", [{}, {"secret": "s", "private_key": "k"}])
 def test_a_program_has_either_a_secret_or_a_key(given):
-    with pytest.raises(ValueError, match="exactly one of secret= and private_key= is needed"):
+    with pytest.raises(ValueError, match="give exactly one of secret= and private_key="):
         ClientCredentials(client_id="bot", **given)
 
 

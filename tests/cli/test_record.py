@@ -244,7 +244,7 @@ def test_record_connects_stdio_to_a_url(tmp_path, invoke, server):
     [
         (["--to", "http://x/mcp", "--", "true"], "name one server"),
         (["--listen", "127.0.0.1:0"], "name one server"),
-        (["--to", "ftp://x/mcp"], "begins with http://"),
+        (["--to", "ftp://x/mcp"], "has to begin with http://"),
         (["--to", "http://x/mcp", "--listen", "127.0.0.1"], "is not HOST:PORT"),
         (["--to", "http://x/mcp", "--allow-host", "y"], "need --listen"),
         (["--to", "http://x/mcp", "--allow-cors"], "need --listen"),

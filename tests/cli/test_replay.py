@@ -794,7 +794,7 @@ def test_an_invalid_http_url_is_rejected(invoke, command):
     name, *options = command
     shown = invoke(name, WEATHER_RECORDING, "ftp://there/mcp", *options)
     assert shown.exit_code == 2
-    assert "the URL of a server begins with http" in shown.stderr
+    assert "the URL of a server has to begin with http" in shown.stderr
 
 
 def test_mock_as_client_sends_recorded_requests_to_an_http_url(invoke, serve):

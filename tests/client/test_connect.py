@@ -283,7 +283,7 @@ async def test_handlers_of_a_server_object_run_in_the_callers_context(bench):
 
 @pytest.mark.parametrize("target", ["python server", "server.rb", "ftp://example.org", ""])
 async def test_an_invalid_url_is_rejected(target):
-    with pytest.raises(ValueError, match="begins with http:// or https://"):
+    with pytest.raises(ValueError, match="has to begin with http:// or https://"):
         await Client(target).__aenter__()
 
 
@@ -776,7 +776,7 @@ async def test_the_timeout_error_names_the_server_without_secrets(autojump_clock
 
 async def test_a_client_that_could_not_connect_has_a_state_reason():
     client = Client("http://")
-    with pytest.raises(ValueError, match="begins with http://") as caught:
+    with pytest.raises(ValueError, match="has to begin with http://") as caught:
         await client.__aenter__()
     assert stands(client) == ("closed", str(caught.value))
 

@@ -1080,7 +1080,7 @@ async def test_a_server_that_does_not_take_the_first_request_raises(recording_of
 
 
 async def test_an_invalid_url_raises(recording_of):
-    with pytest.raises(ValueError, match="begins with http"):
+    with pytest.raises(ValueError, match="has to begin with http"):
         await replay_live_async(recording_of(("C", call(1))), "ftp://127.0.0.1/mcp")
 
 

@@ -160,7 +160,7 @@ async def test_a_session_ends_if_its_values_are_unknown_to_the_other_instance(
     assert (await ask(here, client, call("recall", id=2))).status == 404
     assert not stores.instances.sessions
     assert (
-        "a session ends, because its values are unknown here: LookupError: there is no class"
+        "a session ends, because this instance cannot restore its values: LookupError: there is no class"
         in caplog.text
     )
 
