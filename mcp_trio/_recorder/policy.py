@@ -105,7 +105,8 @@ def _check_share(_: object, attribute: "attrs.Attribute[Any]", value: float) -> 
 def _shares_by_name(value: SharesByName) -> Mapping[str, float]:
     """Return shares by name; a name without a share has all."""
     if isinstance(value, str):
-        raise TypeError(f"this takes a collection of names, not one text: write {[value]!r}")
+        text = "tools= and principals= take collections of names, not one text"
+        raise TypeError(f"{text}: write {[value]!r}")
     shares = dict.fromkeys(value, 1.0)
     if isinstance(value, Mapping):
         shares |= cast("Mapping[str, float]", value)
@@ -316,7 +317,7 @@ class RecordPolicy(RecordOptions):
         if self.overwrite:
             raise ValueError("a RecordPolicy never overwrites a recording: remove overwrite=True")
         if isinstance(self.headers, str):
-            raise TypeError(f"headers takes a collection of names: write {[self.headers]!r}")
+            raise TypeError(f"headers= takes a collection of names: write {[self.headers]!r}")
         if self.upload:
             check_upload_url(self.upload)
         elif self.remove_uploaded:

@@ -530,7 +530,7 @@ async def test_a_choice_about_stateless_requests_is_repeated(tmp_path, autojump_
     [
         ({"rate": 1.5}, "rate is 1.5: it has to be a share"),
         ({"tools": {"book": 2}}, "the share of 'book' is 2"),
-        ({"tools": "book"}, "write \\['book'\\]"),
+        ({"tools": "book"}, "tools= and principals= take collections of names.*\\['book'\\]"),
         ({"headers": "x"}, "write \\['x'\\]"),
         ({"slow_seconds": 0}, "slow_seconds is 0"),
         ({"overwrite": True}, "remove overwrite=True"),
