@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import mcp_trio
-from mcp_trio import Client, ClientGroup, Limits, Subscription
+from mcp_trio import Client, ClientGroup, Limits, Server, Subscription
 
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
@@ -143,6 +143,14 @@ def test_a_public_module_has_a_docstring_and_the_names_that_it_lists(name):
     missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
     assert missing == []
     assert inspect.getdoc(module)
+
+
+@pytest.mark.parametrize("kind", [Server, Client])
+def test_the_help_of_a_server_and_a_client_names_no_private_module_in_a_signature(kind):
+    methods = [getattr(kind, name) for name in dir(kind) if not name.startswith("_")]
+    signatures = [str(inspect.signature(it)) for it in (kind, *methods) if callable(it)]
+    assert len(signatures) > 15
+    assert [text for text in signatures if "mcp_trio._" in text] == []
 
 
 def test_every_public_module_is_known():

@@ -92,7 +92,8 @@ Target: TypeAlias = str | os.PathLike[str] | Command | ServerConfig | SupportsSe
 """A URL, a script, a command (program and arguments), a `ServerConfig`, a server, or a channel."""
 
 
-def with_script_as_command(target: Target) -> Target:
+# Quoted, so that `help(Client)` shows this name, and not the private modules of its parts.
+def with_script_as_command(target: "Target") -> Target:
     """Return the command that runs a target which is the path of a Python or Node script.
 
     Other targets are returned as they are.

@@ -16,7 +16,6 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.metadata import check_extension
 from mcp_trio._protocol.methods import RESOURCE_UPDATED
-from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._protocol.suggestions import checks_options, missing_attribute, option_advice
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
@@ -45,8 +44,6 @@ from mcp_trio._server.signals import run_until_signal
 from mcp_trio._server.signatures import GivenSchemaSignature, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
-from mcp_trio._session.session import Session
-from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
+    from mcp_trio._protocol.state_store import StateStore
     from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
@@ -68,6 +66,8 @@ if TYPE_CHECKING:
     )
     from mcp_trio._server.transforms import Change, Wrapper
     from mcp_trio._session.observing import Observer
+    from mcp_trio._session.session import Session
+    from mcp_trio._transports.channel import Channel
     from mcp_trio._transports.sockets import Authorize
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -239,8 +239,9 @@ class Server:
         default=ALL_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
     )
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
-    keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
-    states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
+    # Quoted, so that `help(Server)` shows the name, and not the private module of the class.
+    keys: "KeyRing" = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
+    states: "StateStore | None" = attrs.field(default=None, kw_only=True, repr=False)
     auth: "ResourceServer | None" = attrs.field(
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
@@ -1144,10 +1145,10 @@ class Server:
 
     async def serve(
         self,
-        channel: Channel,
+        channel: "Channel",
         *,
         record: "RecordTarget | None" = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+        task_status: "trio.TaskStatus[Session]" = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel until its session ends, then close the channel.
 
@@ -1184,7 +1185,7 @@ class Server:
         self,
         *,
         record: "RecordTarget | None" = None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+        task_status: "trio.TaskStatus[Session]" = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve stdin and stdout of this process until the client or the parent process is gone.
 
