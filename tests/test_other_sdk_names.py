@@ -126,7 +126,7 @@ def test_the_advice_names_what_exists(name, owner):
 
 
 @pytest.mark.parametrize("kind", [Server, Client, Context])
-def test_the_tables_have_no_names_of_ours(kind):
+def test_the_tables_of_other_sdks_have_no_name_that_this_package_has(kind):
     ours = {name for name in dir(kind) if not name.startswith("_")}
     assert ours.isdisjoint(ATTRIBUTES[kind.__name__])
     for method, names in OPTIONS[kind.__name__].items():

@@ -300,7 +300,7 @@ async def test_a_server_that_is_away_is_an_error():
     "url",
     ["https://h/x", "http://localhost:1/x", "http://127.0.0.1/", "http://[::1]:3/"],
 )
-def test_allowed_urls(url):
+def test_a_url_with_https_or_of_this_machine_is_allowed(url):
     check_url(url)
 
 

@@ -42,7 +42,7 @@ def store(request, tmp_path, keyring):
 
 
 @pytest.mark.requirement("AUTH-42", "AUTH-54")
-def test_what_is_stored_is_read(store):
+def test_stored_tokens_and_clients_are_read_again(store):
     tokens = token_set(dpop_key={"kty": "EC"})
     client = ClientInformation(issuer=ISSUER, client_id="c", client_secret="s")
     assert (read_tokens(store, SERVER), read_clients(store)) == (None, {})

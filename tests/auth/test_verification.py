@@ -399,7 +399,7 @@ async def test_a_server_that_the_issuer_rejects_is_not_a_wrong_token(issuer):
 # Fixed tokens, and secrets.
 
 
-async def test_fixed_tokens():
+async def test_static_tokens_accept_exactly_the_given_tokens():
     verifier = StaticTokens({"one": "anna", "two": AuthInfo(subject="bert", scopes={"a"})})
     assert await verifier.verify("one") == AuthInfo(subject="anna")
     assert (await verifier.verify("two")).scopes == {"a"}

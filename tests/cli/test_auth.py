@@ -212,13 +212,13 @@ def test_a_file_that_others_can_read_is_not_used(invoke, fake, browser, state):
         (("login", "http://127.0.0.1:1/mcp", "--metadata-url", "x"), "metadata_url="),
     ],
 )
-def test_wrong_usage(invoke, arguments, text):
+def test_wrong_usage_of_auth_exits_with_status_2(invoke, arguments, text):
     shown = invoke("auth", *arguments)
     assert shown.exit_code == 2
     assert text in shown.stderr
 
 
-def test_when_tokens_expire(invoke, state):
+def test_auth_status_shows_when_each_token_expires(invoke, state):
     store = FileTokenStore(state)
     for name, changes in {
         "a": {"expires_at": None},

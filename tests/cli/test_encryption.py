@@ -84,7 +84,9 @@ def test_commands_name_the_variable_without_the_key(invoke, recording, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [[], ["--keep-rate", "1"]])
-def test_run_encrypts(invoke, tmp_path, monkeypatch, policy):
+def test_run_encrypts_recordings_with_the_key_of_the_environment(
+    invoke, tmp_path, monkeypatch, policy
+):
     (tmp_path / "shop.py").write_text(SERVER)
     folder = tmp_path / "kept"
     folder.mkdir()

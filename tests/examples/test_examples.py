@@ -118,7 +118,7 @@ def make_locked_desk():
     return make_desk(is_locked=True)
 
 
-def test_a_lucky_session_replays(lucky):
+def test_a_session_in_which_the_race_did_not_show_replays(lucky):
     assert replay(lucky, make_desk()).is_complete
 
 

@@ -177,7 +177,7 @@ def looks():
         ([(5, 10)], (5, 10), 150),
     ],
 )
-async def test_what_is_left_is_what_does_not_go_away(
+async def test_resources_that_are_not_released_in_time_are_reported(
     looks, resources, after, seconds, autojump_clock
 ):
     begin = trio.current_time()
@@ -498,7 +498,7 @@ async def test_only_the_limit_for_it_finds_out_a_server_that_does_not_answer(
     ]
 
 
-def test_a_fault_that_there_is_not_shows_nothing(capsys, monkeypatch):
+def test_an_unknown_fault_is_a_problem(capsys, monkeypatch):
     monkeypatch.setattr(run_faults, "run", lambda _ways, faults: list(faults))
     assert run_faults.main(["--fault", "no such thing"]) == 1
     assert "0 faults at servers, 1 problems" in capsys.readouterr().out

@@ -465,7 +465,7 @@ def test_a_meeting_that_does_not_end_is_no_rejection(monkeypatch):
     )
 
 
-def test_each_of_ours_meets_each_of_theirs_and_ours(monkeypatch, tmp_path):
+def test_each_side_of_mcp_trio_runs_with_each_other_side_and_itself(monkeypatch, tmp_path):
     monkeypatch.setattr(
         protocol_versions, "clients", lambda _: [side("mcp_trio", "legacy"), side("a", "both")]
     )

@@ -82,7 +82,7 @@ def test_a_row_that_differs_gives_the_reason(row):
 
 
 @pytest.mark.parametrize("name", [row.absent for row in ROWS.values() if row.absent])
-def test_what_is_missing_does_not_exist(name):
+def test_a_name_that_the_table_calls_missing_does_not_exist(name):
     assert not has(name), "change the row of tools/port/port_rows.py, and write its function"
 
 

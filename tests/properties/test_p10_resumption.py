@@ -189,7 +189,7 @@ def resumed(stage, program, seed):
 @pytest.mark.requirement("MRTR-09")
 @some
 @given(programs, st.integers(0, 99))
-def test_resumption_is_suspension(stage, program, seed):
+def test_a_resumed_handler_does_the_same_as_a_suspended_one(stage, program, seed):
     waited, its_story = suspended(stage, program, seed)
     result, story, _ = resumed(stage, program, seed)
 

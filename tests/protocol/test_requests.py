@@ -448,7 +448,7 @@ def report(connection, frame, **params):
 
 
 @pytest.mark.requirement("PROG-02", "PROG-03", "PROG-04", "PROG-07", "PROG-10", "TRAP-61")
-def test_a_report_about_an_open_request_of_ours_arrives(pair, frame):
+def test_progress_of_an_open_request_is_received(pair, frame):
     opened = pair.client.open_request(
         "tools/list", None, now=0.0, idle_seconds=10.0, total_seconds=99.0, wants_progress=True
     )

@@ -138,7 +138,7 @@ def passes(host_check, *fields, **more):
         (ANY_ORIGIN, "evil.example", False),
     ],
 )
-def test_a_request_names_a_host_that_is_ours(host_check, host, is_let_through):
+def test_a_request_has_to_name_a_host_of_this_server(host_check, host, is_let_through):
     assert passes(host_check, host) is is_let_through
 
 

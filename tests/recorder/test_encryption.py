@@ -203,7 +203,7 @@ def content(path):
     return b"".join(open_recording(path))
 
 
-def test_what_is_written_is_read(written):
+def test_an_encrypted_file_has_all_written_bytes(written):
     assert content(written) == b"".join(WRITES)
     report = check_frames(written)
     assert (report.frames, report.is_closed, report.damage) == (7, True, "")

@@ -340,7 +340,7 @@ def test_a_request_that_does_more_than_its_records_diverges_at_once(desk, world,
     assert "an operation that is not in the recording" in str(divergence)
 
 
-def test_another_ordinal_diverges(desk, world, path):
+def test_a_changed_ordinal_of_an_operation_diverges(desk, world, path):
     place = desk.first_of_add(path, 1)
 
     def change(lines):

@@ -380,7 +380,9 @@ def test_the_replay_of_a_redacted_recording_keeps_clocks_and_makes_another_uuid(
         ("<Cup at 0x7fa2b0c4d5e0>", "<Cup at 0x7f11b0c4d5e0>", "the address of an object"),
     ],
 )
-def test_a_divergence_by_what_is_not_seen_names_it(recorded, recorded_text, text, cause):
+def test_the_hint_of_a_divergence_names_the_untracked_call_that_caused_it(
+    recorded, recorded_text, text, cause
+):
     path, folder, _ = recorded(lambda _: recorded_text)
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, server_of(lambda _: text, folder))

@@ -419,7 +419,7 @@ async def test_a_replay_takes_the_recorded_decisions_and_finds_a_changed_limit(
     assert (await diverges(path, server)).kind in {"missing", "extra"}
 
 
-async def test_the_recording_does_not_say_who_called(server, tmp_path):
+async def test_the_recording_of_a_rate_limit_does_not_name_the_caller(server, tmp_path):
     server.middleware(RateLimit("1/hour", per=("user", "session")))
     path = tmp_path / "session.mcprec.jsonl"
     ours, theirs = memory_pair()

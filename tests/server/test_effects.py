@@ -461,7 +461,7 @@ def test_generators_are_no_effects():
 # Replays.
 
 
-async def test_everything_replays(server, record):
+async def test_effects_of_async_and_def_handlers_replay(server, record):
     ran = []
 
     @effect

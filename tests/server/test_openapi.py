@@ -908,7 +908,7 @@ def test_an_operation_that_cannot_be_read_is_refused(paths, reason):
     assert reason in reason_of(document(paths))
 
 
-def test_webhooks_are_refused():
+def test_webhooks_are_rejected():
     spec = document({}) | {"webhooks": {"onFog": {}}}
     assert reason_of(spec) == "a webhook is called by the API"
 

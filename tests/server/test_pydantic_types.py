@@ -134,7 +134,7 @@ def test_pydantic_values_arrive_as_their_classes(hint, sent, value):
     jsonschema.validate({"it": sent}, schema)
 
 
-def test_its_definitions_join_ours_without_the_titles_of_fields():
+def test_definitions_of_pydantic_join_the_schema_without_titles_of_fields():
     def handler(
         harbour: Harbour, person: Person, days: Annotated[int, Field(description="How many.")]
     ):

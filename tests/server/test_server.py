@@ -1220,7 +1220,7 @@ async def run_in_trio():
         ),
     ],
 )
-def test_a_mistake_is_answered_with_what_to_write(make, error, text):
+def test_an_error_of_registration_says_what_to_write(make, error, text):
     with pytest.raises(error, match=re.escape(text)):
         make()
 

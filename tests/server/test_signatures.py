@@ -415,7 +415,7 @@ def test_an_annotation_that_cannot_work_names_function_and_parameter(hint, text)
         registered.schema  # noqa: B018
 
 
-def test_decoding_is_strict():
+def test_arguments_of_another_type_are_rejected_and_not_converted():
     def handler(a: int = 0, b: bool = False, c: str = "", d: float = 0.0):
         return d
 

@@ -331,7 +331,7 @@ async def test_a_server_may_send_the_texts_of_unexpected_errors(serve, error, te
     assert failed["message"] == text.replace("crash", "sea://crash")
 
 
-async def test_asyncio_in_a_handler_is_named_as_the_mistake(server, serve, caplog):
+async def test_the_log_names_asyncio_in_a_handler(server, serve, caplog):
     @server.tool
     async def doze():
         await asyncio.sleep(0.01)
@@ -341,7 +341,7 @@ async def test_asyncio_in_a_handler_is_named_as_the_mistake(server, serve, caplo
     assert "); asyncio does not run here: use trio, such as trio.sleep" in caplog.text
 
 
-async def test_a_missing_await_is_named_as_the_mistake(server, serve, caplog):
+async def test_the_log_names_a_missing_await(server, serve, caplog):
     coroutines = []
 
     @server.tool

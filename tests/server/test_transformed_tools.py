@@ -112,7 +112,7 @@ async def test_a_tool_may_be_kept_beside_the_transformed_one(server, serve):
     assert await asker.call("fish") == "cod 10 kg"
 
 
-async def test_what_is_not_changed_stays(server, serve):
+async def test_a_transformed_tool_keeps_all_that_is_not_changed(server, serve):
     server.transform_tool("search")
     server.transform_tool("search", arguments={"limit": Argument("most")})
     asker = await serve(server, protocol_version="2025-11-25")

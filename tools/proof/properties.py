@@ -164,7 +164,9 @@ PROPERTIES: Final[dict[str, tuple[Proof, ...]]] = {
         control("properties/test_p9_format.py::test_a_changed_golden_recording_does_not_replay"),
     ),
     "10 resumption is suspension": (
-        Proof("properties/test_p10_resumption.py::test_resumption_is_suspension"),
+        Proof(
+            "properties/test_p10_resumption.py::test_a_resumed_handler_does_the_same_as_a_suspended_one"
+        ),
         Proof("properties/test_p10_resumption.py::test_concurrent_tasks_are_resumed"),
         Proof("properties/test_p10_resumption.py::test_a_state_is_rejected_for_another_request"),
         control(

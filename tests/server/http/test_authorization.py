@@ -507,7 +507,7 @@ def test_rules_that_cannot_be_meant_are_rejected():
             ResourceServer(ISSUER, resource=wrong)
 
 
-async def test_a_server_whose_scopes_nobody_can_have_is_not_served():
+async def test_a_server_that_needs_scopes_but_has_no_auth_is_not_served():
     with pytest.raises(ValueError, match=r"notes:read, notes:write.*Server\(auth="):
         await notes(None).serve_http(port=0)
 
