@@ -287,8 +287,8 @@ class AsgiSocket:
 
 
 NO_TRIO: Final = (
-    "This application runs on Trio. Serve it by hypercorn's Trio worker "
-    "(hypercorn --worker-class trio), or by mcp_trio itself.\n"
+    "This application runs on Trio. Serve it with hypercorn's Trio worker "
+    "(hypercorn --worker-class trio), or with mcp_trio itself.\n"
 )
 
 
