@@ -1,15 +1,20 @@
 """The examples, commands, links and tables of the README and the documentation."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import api_reference
 import attrs
 import msgspec
 import pytest
 from command_reference import on_page_markdown
+
+import mcp_trio.errors
+import mcp_trio.limits
 
 ROOT = Path(__file__).parents[2]
 PAGES = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -95,8 +100,22 @@ def test_the_command_reference_has_the_help_of_every_command(invoke):
         assert "".join(section.split()) == "".join(shown.split())
 
 
+def test_the_api_reference_has_every_public_name():
+    page = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: (\S+)$", api_reference.on_page_markdown(page), re.MULTILINE))
+    modules = [f"mcp_trio.{stub.stem}" for stub in Path(mcp_trio.__file__).parent.glob("[!_]*.pyi")]
+    assert len(modules) == 10
+    for module in ("mcp_trio", *modules):
+        names = importlib.import_module(module).__all__
+        # The page shows the module of the exceptions; the limits have a page of their own.
+        elsewhere = {"__version__", *dir(mcp_trio.errors), *dir(mcp_trio.limits)}
+        assert {f"{module}.{name}" for name in names if name not in elsewhere} <= shown
+    assert {"mcp_trio.errors", "mcp_trio.types"} <= shown
+
+
 def test_other_pages_do_not_change_when_they_are_built():
     assert on_page_markdown("# Tutorial\n") == "# Tutorial\n"
+    assert api_reference.on_page_markdown("# Tutorial\n") == "# Tutorial\n"
 
 
 def test_the_documentation_lists_every_nox_session():
