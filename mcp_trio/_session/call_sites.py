@@ -45,8 +45,8 @@ _OWNERS: Final[tuple[tuple[str | tuple[str, ...], Owner], ...]] = (
 
 # Modules whose files, clocks and calls do not influence the handler that uses them.
 _WITHOUT_INFLUENCE: Final = frozenset(
-    {"logging", "importlib", "linecache", "traceback", "inspect", "warnings", "pkgutil"}
-    | {"zipimport", "encodings", "zoneinfo", "_strptime", "gettext"}
+    {"logging", "importlib", "lazy_loader", "linecache", "traceback", "inspect", "warnings"}
+    | {"pkgutil", "zipimport", "encodings", "zoneinfo", "_strptime", "gettext"}
     | {"bdb", "pdb", "coverage", "debugpy", "pydevd", "_pydevd_bundle"}
 )
 

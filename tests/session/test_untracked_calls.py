@@ -267,6 +267,11 @@ def import_a_module():
     importlib.import_module("colorsys")
 
 
+def import_a_public_module():
+    sys.modules.pop("mcp_trio.observers", None)
+    importlib.import_module("mcp_trio.observers")
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -277,6 +282,7 @@ def import_a_module():
         in_memory,
         to_the_null_device,
         import_a_module,
+        import_a_public_module,
         lambda: Path(logging.__file__).read_text(),
         lambda: hash(3),
         lambda: uuid.uuid5(uuid.NAMESPACE_URL, "a"),
