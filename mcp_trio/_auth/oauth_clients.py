@@ -166,8 +166,8 @@ def checked_redirect_uris(uris: Any) -> list[str]:
     for uri in cast("Sequence[Any]", uris):
         if not isinstance(uri, str) or not _is_redirect_uri(uri):
             raise InvalidClientError(
-                f"{str(uri)[:200]!r} is no redirect URI: it has to be https, http on this machine,"
-                " or have the scheme of an application, without a fragment",
+                f"{str(uri)[:200]!r} is not a redirect URI: it has to be https, http on this"
+                " machine, or have the scheme of an application, without a fragment",
                 code,
             )
         checked.append(uri)

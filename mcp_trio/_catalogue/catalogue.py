@@ -226,7 +226,7 @@ class Catalogue:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder: Path = Path(folder)
         if not self.folder.is_dir():
-            raise RecordingError(f"{folder} is no folder: name the folder of the recordings")
+            raise RecordingError(f"{folder} is not a folder: name the folder of the recordings")
         self._path = self.folder / CATALOGUE
         self.is_in_memory: bool = not os.access(self.folder, os.W_OK | os.X_OK)
         try:

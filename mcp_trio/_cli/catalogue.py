@@ -336,7 +336,7 @@ def copy_command(context: click.Context, /, source: str, target: str, pattern: s
         for each in recordings:
             chosen[each.parent] = (chosen.get(each.parent) or set()) | {each.name}
     elif not Path(source).is_dir():
-        raise click.UsageError(f"{source} is no folder")
+        raise click.UsageError(f"{source} is not a folder")
     if urls:
         try:
             copied, problems = upload_recordings(chosen, target)

@@ -198,7 +198,7 @@ def rates_by_method(rates: Mapping[str, str | Rate]) -> dict[str, Rate]:
     """Return the rates of callbacks, which the user gives by the name of the callback.
 
     Raises:
-        ValueError: There is no such callback, or the text is no rate.
+        ValueError: There is no such callback, or the text is not a rate.
     """
     unknown = sorted(rates.keys() - _METHOD_OF_CALLBACK.keys())
     if unknown:

@@ -248,7 +248,7 @@ class AuditLog:
                 last = texts.pop()
                 line = _read_line(last)
             if line is None:
-                raise RecordingError(f"cannot append to {path}: it is no audit log")
+                raise RecordingError(f"cannot append to {path}: it is not an audit log")
             if line.digest != _digest(_content_of(last), self.key):
                 raise RecordingError(
                     f"cannot append to {path}: its last line was changed, or has another key;"

@@ -283,12 +283,12 @@ class Rate:
             burst: The amount that may come at once; by default the amount of the text.
 
         Raises:
-            ValueError: The text is no rate, or `burst` is less than 1.
+            ValueError: The text is not a rate, or `burst` is less than 1.
         """
         match = re.fullmatch(_RATE_TEXT, text)
         if match is None or match[2] not in _SIZES or not float(match[1]):
             raise ValueError(
-                f"{text!r} is no rate: write '100/minute', '0.5/second' or '10 MB/day'"
+                f"{text!r} is not a rate: write '100/minute', '0.5/second' or '10 MB/day'"
             )
         amount = float(match[1]) * _SIZES[match[2]]
         return cls(amount / _MINUTES[match[3]], math.ceil(amount) if burst is None else burst)

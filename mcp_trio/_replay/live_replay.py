@@ -295,7 +295,7 @@ def ignored_paths(paths: Collection[str]) -> re.Pattern[str]:
     for path in paths:
         if not path.startswith("$"):
             raise ValueError(
-                f"{path!r} is no JSON path: it has to begin with $, as $.result.content"
+                f"{path!r} is not a JSON path: it has to begin with $, as $.result.content"
             )
     patterns = (
         "".join(_WILDCARDS.get(step) or re.escape(step) for step in _PATH_STEP.findall(path))

@@ -168,7 +168,7 @@ def decode_schedule(data: bytes) -> Schedule:
         return msgspec.json.decode(data, type=Schedule)
     except ValueError as error:
         raise RecordingError(
-            f"this is no schedule of a sweep: {error}; `mcp-trio sweep` writes one"
+            f"this is not a schedule of a sweep: {error}; `mcp-trio sweep` writes one"
         ) from None
 
 

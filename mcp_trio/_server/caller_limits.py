@@ -135,7 +135,7 @@ def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
     unknown = [each for each in parts if each not in get_args(Per)]
     if unknown or not parts:
         known = ", ".join(get_args(Per))
-        raise ValueError(f"per={per!r} is no caller: write one or more of {known}")
+        raise ValueError(f"per={per!r} is not a caller: write one or more of {known}")
     return parts
 
 

@@ -479,7 +479,7 @@ def question_of(method: str, params: Any) -> ClientQuestion[Any]:
     """
     known = (_ELICIT, _SAMPLE, _LIST_ROOTS)
     if method not in known:
-        raise LocalProtocolError(f"{method} is no input request: use {', '.join(known)}")
+        raise LocalProtocolError(f"{method} is not an input request: use {', '.join(known)}")
     kind = METHODS[method].params
     try:
         decoded = params if isinstance(params, kind) else msgspec.convert(params or {}, kind)

@@ -338,7 +338,7 @@ def _answers(
     """
 
     def decoded(key: str, method: str | None = None) -> Any:
-        reason = "it is no result of a known method"
+        reason = "it is not the result of a known method"
         try:
             if method is None:
                 members = msgspec.json.decode(responses[key], type=dict[str, msgspec.Raw])

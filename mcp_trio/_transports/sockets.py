@@ -283,7 +283,7 @@ def explaining_bind_errors(host: str, port: int) -> Generator[None]:
         ValueError: The number of the port is out of range.
     """
     if not 0 <= port <= _PORT_MAX:  # The system would take the remainder.
-        raise ValueError(f"port={port} is no TCP port: choose one up to {_PORT_MAX}")
+        raise ValueError(f"port={port} is not a TCP port: choose one up to {_PORT_MAX}")
     try:
         yield
     except OSError as error:
@@ -302,7 +302,7 @@ def _remove_stale(path: str, family: int) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "the file exists and is no socket", path)
+        raise OSError(errno.EEXIST, "the file exists and is not a socket", path)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:

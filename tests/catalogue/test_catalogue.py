@@ -233,7 +233,7 @@ def test_the_catalogue_is_private(catalogue, folder):
 
 
 def test_a_folder_that_is_not_there_is_reported(tmp_path):
-    with pytest.raises(RecordingError, match="is no folder: name the folder"):
+    with pytest.raises(RecordingError, match="is not a folder: name the folder"):
         Catalogue(tmp_path / "none")
 
 

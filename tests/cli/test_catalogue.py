@@ -256,7 +256,7 @@ def test_a_folder_that_another_process_copies_from_is_an_error(invoke, folder, s
         (("a", "b"), "one of FROM and TO is a folder"),
         (("s3://a", "s3://b"), "one of FROM and TO is a folder"),
         (("a", "ftp://b"), "is not the URL of a store"),
-        (("none", "s3://b"), "none is no folder"),
+        (("none", "s3://b"), "none is not a folder"),
         ((".", "s3://b", "--name", "x*"), "--name chooses recordings of a store"),
         (("-", "-"), "TO is a folder"),
     ],

@@ -206,7 +206,7 @@ def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path
         (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "need --inputs"),
         ((WEATHER, "--channel", "0"), "need --inputs"),
-        (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
+        (("--inputs", WEATHER, "--ignore", "result"), "'result' is not a JSON path"),
     ],
 )
 def test_contradictory_options_are_rejected(invoke, given, text):
@@ -425,7 +425,7 @@ def test_a_file_that_is_no_schedule_is_rejected(invoke, tmp_path):
     file.write_text("{}")
     shown = invoke("replay", RECORDINGS / "weather.mcprec.jsonl", WEATHER, "--schedule", file)
     assert shown.exit_code == 2
-    assert "a.json: this is no schedule of a sweep" in shown.stderr
+    assert "a.json: this is not a schedule of a sweep" in shown.stderr
 
 
 # `mcp-trio mock` over stdio.

@@ -225,7 +225,7 @@ CONTRADICTIONS = {
     ),
     "a socket at a file": (
         ["plain.py", "--transport", "unix", "--socket", "plain.py"],
-        "cannot listen at plain.py: the file exists and is no socket",
+        "cannot listen at plain.py: the file exists and is not a socket",
     ),
     "a socket nowhere": (
         ["plain.py", "--transport", "unix", "--socket", "no/such/s"],
@@ -259,7 +259,7 @@ CONTRADICTIONS = {
         ["plain.py", "--transport", "websocket", "--redis", "redis://127.0.0.1"],
         "--redis cannot be used with websocket",
     ),
-    "a rate that is none": (["plain.py", "--rate-limit", "often"], "'often' is no rate"),
+    "a rate that is none": (["plain.py", "--rate-limit", "often"], "'often' is not a rate"),
     "limits of workers that share nothing": (
         ["plain.py", *OVER_HTTP, "--workers", "2", "--concurrency-limit", "3"],
         "limits of several workers need --redis URL",

@@ -1282,7 +1282,7 @@ async def test_input_requests_beyond_the_rate_end_the_call(nursery):
             {"log": "1/minute"},
             "callback_rates= has no callback 'log': choose from sampling, elicit",
         ),
-        ({"roots": "often"}, "'often' is no rate"),
+        ({"roots": "often"}, "'often' is not a rate"),
     ],
 )
 def test_a_rate_of_no_callback_is_rejected(rates, text):

@@ -383,5 +383,5 @@ def test_a_text_is_read_as_a_rate(text, per_minute, burst):
 
 @pytest.mark.parametrize("text", ["", "100", "100/month", "-1/minute", "1e3/minute", "0/day"])
 def test_another_text_is_no_rate(text):
-    with pytest.raises(ValueError, match="is no rate: write '100/minute'"):
+    with pytest.raises(ValueError, match="is not a rate: write '100/minute'"):
         Rate.parse(text)

@@ -1149,7 +1149,7 @@ async def test_a_server_request_with_other_params_is_a_change(recording_of, scri
 
 
 async def test_an_invalid_path_to_ignore_is_rejected(recording_of, scripted):
-    with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
+    with pytest.raises(ValueError, match=r"'result' is not a JSON path: it has to begin with \$"):
         await replay_live_async(recording_of(), scripted(answer), ignore=["result"])
 
 

@@ -176,17 +176,17 @@ async def test_limits_with_one_store_are_common_to_the_servers(server):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: RateLimit("often"), "'often' is no rate: write '100/minute'"),
-        (lambda: RateLimit("0/minute"), "'0/minute' is no rate"),
-        (lambda: RateLimit("1 mB/day"), "'1 mB/day' is no rate"),
+        (lambda: RateLimit("often"), "'often' is not a rate: write '100/minute'"),
+        (lambda: RateLimit("0/minute"), "'0/minute' is not a rate"),
+        (lambda: RateLimit("1 mB/day"), "'1 mB/day' is not a rate"),
         (lambda: RateLimit("1/minute", burst=0), "burst"),
-        (lambda: RateLimit("1/minute", per="ip"), "per='ip' is no caller: write one or more of us"),
-        (lambda: RateLimit("1/minute", per=()), "is no caller"),
+        (lambda: RateLimit("1/minute", per="ip"), "per='ip' is not a caller: write one or more of"),
+        (lambda: RateLimit("1/minute", per=()), "is not a caller"),
         (lambda: RateLimit("5/minute", cost={"a": 6}), "'a' costs 6: it has to be from 0 to the b"),
         (lambda: RateLimit("5/minute", cost={"a": -1}), "'a' costs -1"),
         (lambda: ConcurrencyLimit(0), "places"),
         (lambda: Quota("1/day", of="calls"), "of"),
-        (lambda: LogLimit("x"), "'x' is no rate"),
+        (lambda: LogLimit("x"), "'x' is not a rate"),
     ],
 )
 def test_a_mistake_is_reported_where_it_is_made(make, text):
@@ -569,7 +569,7 @@ def test_damaged_settings_in_a_recording_are_an_error():
 
 
 def test_an_invalid_rate_is_rejected():
-    with pytest.raises(ValueError, match="'often' is no rate"):
+    with pytest.raises(ValueError, match="'often' is not a rate"):
         limits_of_command(["often"], None, [])
 
 

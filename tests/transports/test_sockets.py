@@ -339,5 +339,5 @@ async def test_a_port_in_use_is_named_with_what_to_do():
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 async def test_a_number_that_is_no_port_is_rejected(port):
-    with pytest.raises(ValueError, match=f"port={port} is no TCP port"):
+    with pytest.raises(ValueError, match=f"port={port} is not a TCP port"):
         await open_tcp_listeners("127.0.0.1", port)
