@@ -178,7 +178,7 @@ async def test_only_the_socket_of_a_dead_server_is_replaced(tmp_path):
 async def test_a_file_that_is_no_socket_is_kept(tmp_path):
     path = tmp_path / "s"
     path.write_text("precious")
-    with pytest.raises(FileExistsError, match="no socket"):
+    with pytest.raises(FileExistsError, match="is not a socket"):
         async with unix_listener(path):
             pass
     assert path.read_text() == "precious"
