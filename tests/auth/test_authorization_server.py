@@ -435,7 +435,7 @@ async def test_the_operator_registers_clients():
     assert (await site.redeem("desk", code, client_secret="sesame")).status == 200
     with pytest.raises(ValueError, match="visible ASCII"):
         trusted_client("a b", [CALLBACK])
-    with pytest.raises(ValueError, match="no redirect URI"):
+    with pytest.raises(ValueError, match="not a redirect URI"):
         trusted_client("desk", ["http://app.example/"])
 
 

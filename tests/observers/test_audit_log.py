@@ -294,10 +294,10 @@ async def test_a_log_that_was_cut_or_has_another_key_is_not_continued(tmp_path, 
     with pytest.raises(RecordingError, match="ends at line 3 of 5"), AuditLog(path, key=KEY):
         pass
     path.write_text("a diary\n")
-    with pytest.raises(RecordingError, match="no audit log"), AuditLog(path, key=KEY):
+    with pytest.raises(RecordingError, match="not an audit log"), AuditLog(path, key=KEY):
         pass
     assert path.read_text() == "a diary\n"
-    with pytest.raises(ConnectionLost, match="no audit log"):
+    with pytest.raises(ConnectionLost, match="not an audit log"):
         await day(path)  # nothing is served
 
 

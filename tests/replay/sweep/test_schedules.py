@@ -146,7 +146,7 @@ def test_a_schedule_is_read_as_it_was_written():
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"recording": 1}'])
 def test_a_value_that_is_no_schedule_is_rejected(data):
-    with pytest.raises(RecordingError, match="no schedule of a sweep"):
+    with pytest.raises(RecordingError, match="not a schedule of a sweep"):
         decode_schedule(data)
 
 

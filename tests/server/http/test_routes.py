@@ -296,7 +296,7 @@ async def test_a_value_that_leaves_its_segment_is_rejected(open_site, server, au
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("x", "begins with a slash"),
+        ("x", "has to begin with a slash"),
         ("/x?y=1", "has a query"),
         ("/x{?y}", "has a query"),
         ("/x{/y}", "a variable of a path is {name}"),
