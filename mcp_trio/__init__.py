@@ -41,13 +41,11 @@ beside them:
 import importlib
 from typing import Any
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+from mcp_trio._public_names import lazy_names
 
-# The public names and their modules are listed once, in `__init__.pyi`. Each is imported when it is
-# first used, so that a server does not load the client, nor a client the server.
-_public_name, __dir__, __all__ = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
-    __name__, __file__
-)
+# Each name is imported when it is first used, so that a server does not load the client, nor a
+# client the server.
+_public_name, __dir__, __all__ = lazy_names(__name__, __file__)
 
 # The modules to search for a name that this one lacks.
 _MODULES = (

@@ -1,4 +1,4 @@
-"""Public modules that list their names once, in the stub beside them."""
+"""The names of the public modules, each listed once, in the stub beside the module."""
 
 from collections.abc import Callable
 from typing import Any

@@ -83,7 +83,7 @@ def test_a_public_name_can_be_imported_and_has_a_docstring(name):
 
 
 def test_a_name_that_is_not_public_is_no_attribute():
-    with pytest.raises(AttributeError, match="No mcp_trio attribute Sever"):
+    with pytest.raises(AttributeError, match="module 'mcp_trio' has no attribute 'Sever'"):
         mcp_trio.Sever  # noqa: B018
 
 
