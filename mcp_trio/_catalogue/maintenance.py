@@ -1,6 +1,6 @@
 """The maintenance of a policy's folder: its catalogue, compression, and retention of recordings.
 
-A background task of the server tidies the folder from time to time, and puts each complete
+A background task of the server or proxy tidies the folder from time to time, and puts each complete
 recording into the catalogue soon after its end; another one uploads to a store. All of it happens
 in threads. Several processes may serve into one folder: a lock file lets one of them tidy at a
 time, and each catalogues its own recordings.
@@ -10,8 +10,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,7 +38,7 @@ from mcp_trio._catalogue.uploads import (
 )
 from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
-from mcp_trio._recorder.policy import PolicyRun
+from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
 logger = logging.getLogger("mcp_trio")
 
@@ -50,7 +50,7 @@ _COLLECT_SECONDS: Final = 1.0
 
 @attrs.define(eq=False, repr=False)
 class FolderMaintenance:
-    """The maintenance of a policy's folder while a server runs; all file access is in a thread.
+    """The maintenance of a policy's folder while sessions run; all file access is in a thread.
 
     Attributes:
         policy_run: The recordings of the policy.
@@ -282,6 +282,36 @@ class FolderMaintenance:
         elif run.is_paused:
             policy.status.problem = ""
         run.is_paused = is_full
+
+
+@asynccontextmanager
+async def run_policy(policy: RecordPolicy) -> AsyncGenerator[PolicyRun]:
+    """Record sessions by a policy within the block, and maintain its folder in the background.
+
+    Raises:
+        RecordingError: The folder, the key or the store of the recordings cannot be used.
+    """
+    run = PolicyRun(policy)
+    run.open_folder()
+    maintenance, ended, scope = FolderMaintenance(run), trio.Event(), trio.CancelScope()
+
+    async def maintain() -> None:
+        try:
+            with scope:
+                await maintenance.run()
+            await maintenance.end()
+        finally:
+            ended.set()
+
+    # A nursery would put the errors of the block into a group.
+    trio.lowlevel.spawn_system_task(maintain)
+    try:
+        yield run
+    finally:
+        maintenance.is_ending = True
+        scope.cancel()
+        with trio.CancelScope(shield=True):
+            await ended.wait()
 
 
 def _compress_file(path: Path) -> None:

@@ -533,6 +533,7 @@ def listening(address: str | None, label: str) -> Generator[ListenAttempt]:
 # What is recorded, and how.
 
 _KEY_BYTES_MIN: Final = 16
+_MIB_PER_GIB: Final = 1024
 
 
 class _PositiveNumber(click.FloatRange):
@@ -554,7 +555,7 @@ overwrite_option: Final = click.option(
     "--overwrite", is_flag=True, help="Replace a file that exists."
 )
 
-# How sessions are recorded; their values are the `RecordingChoices` of `make_record_options`.
+# How sessions are recorded, and which are kept; `take_recording` takes their values.
 recording_options: Final = combined(
     click.option("--compress", is_flag=True, help="Compress the files in a folder."),
     click.option(
@@ -587,11 +588,103 @@ recording_options: Final = combined(
         help="Redact with the key in this file, so that redacted recordings can be compared.",
     ),
     overwrite_option,
+    click.option(
+        "--keep-rate",
+        "rate",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="Keep this share of the sessions, 0 to 1, and all with an error, a time-out or a "
+        "rejected access; forget the others.",
+    ),
+    click.option(
+        "--keep-slow",
+        "slow_seconds",
+        type=POSITIVE,
+        metavar="SECONDS",
+        help="Also keep sessions with a call that takes so long.",
+    ),
+    click.option(
+        "--keep-slowest",
+        "slow_percent",
+        type=POSITIVE,
+        metavar="PERCENT",
+        help="Also keep sessions with one of the slowest calls of a tool.",
+    ),
+    click.option(
+        "--keep-tool",
+        "tools",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions with this tool.",
+    ),
+    click.option(
+        "--keep-user",
+        "principals",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions of this user.",
+    ),
+    click.option(
+        "--keep-header",
+        "kept_headers",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions with this HTTP header.",
+    ),
+    click.option(
+        "--max-days",
+        "keep_days",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings after so many days.",
+    ),
+    click.option(
+        "--max-gib",
+        "keep_bytes_max",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings above this size in all.",
+    ),
+    click.option(
+        "--max-recordings",
+        "keep_count_max",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Remove recordings above this number.",
+    ),
+    click.option(
+        "--min-free-gib",
+        "free_bytes_min",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings, and at last stop recording, while the disk has less room.",
+    ),
+    click.option(
+        "--upload",
+        metavar="URL",
+        help="Copy complete recordings to a store, such as s3://bucket/prefix.",
+    ),
+    click.option(
+        "--remove-uploaded",
+        is_flag=True,
+        default=None,
+        help="Remove recordings from the folder when they are in the store.",
+    ),
 )
+
+# The parameters of the options of a policy, by the arguments of `RecordPolicy`.
+_POLICY_PARAMETERS: Final[Mapping[str, str]] = {
+    argument: "kept_headers" if argument == "headers" else argument
+    for argument in (
+        *("rate", "slow_seconds", "slow_percent", "tools", "principals", "headers"),
+        *("keep_days", "keep_bytes_max", "keep_count_max", "free_bytes_min"),
+        *("upload", "remove_uploaded"),
+    )
+}
 
 
 class RecordingChoices(TypedDict):
-    """The values of `recording_options`."""
+    """The values of `recording_options` that are for all recordings."""
 
     compress: bool
     encrypt: bool
@@ -603,11 +696,31 @@ class RecordingChoices(TypedDict):
     overwrite: bool
 
 
-def take_recording_choices(options: dict[str, Any]) -> RecordingChoices:
-    """Take the values of `recording_options` out of those of all options of a command."""
+def take_recording(
+    options: dict[str, Any], path: str | None, *, strict: bool = False
+) -> "RecordOptions | None":
+    """Take the values of `recording_options` out of those of all options of a command.
+
+    Returns:
+        The options for the recorder; a `RecordPolicy` if an option of a policy is given; None if
+        nothing is recorded, as `path` is None.
+
+    Raises:
+        click.UsageError: The options contradict each other or need a path, or nothing can be
+            recorded to `path`.
+        RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
+    """
     chosen: Any = {name: options.pop(name) for name in RecordingChoices.__annotations__}
     choices: RecordingChoices = chosen
-    return choices
+    values = {argument: options.pop(name) for argument, name in _POLICY_PARAMETERS.items()}
+    policy = {name: value for name, value in values.items() if value not in (None, ())}
+    if path is None:
+        if strict or policy or any(choices.values()):
+            raise click.UsageError("recording options need --record PATH")
+        return None
+    if policy:
+        return _make_record_policy(path, choices, policy, strict=strict)
+    return make_record_options(path, choices, strict=strict)
 
 
 def make_record_options(
@@ -653,6 +766,41 @@ def make_record_options(
     )
     check_record_target(options)
     return options
+
+
+def _make_record_policy(
+    path: str, choices: RecordingChoices, policy: dict[str, Any], *, strict: bool
+) -> "RecordOptions":
+    """Return a `RecordPolicy` with the arguments `policy`; create its folder if need be.
+
+    Raises:
+        click.UsageError: The options contradict each other, or nothing can be recorded to `path`.
+    """
+    if Path(path).is_file():
+        raise click.UsageError(
+            f"--keep-…, --max-… and --upload are for folders, and {path} is a file"
+        )
+    try:
+        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"cannot create the folder {path}: {error.strerror}") from error
+    options = make_record_options(os.path.join(path, ""), choices, strict=strict)  # noqa: PTH118
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._recorder.policy import RecordPolicy
+
+    for argument in ("keep_bytes_max", "free_bytes_min"):
+        if argument in policy:
+            policy[argument] = math.ceil(policy[argument] * _MIB_PER_GIB * MIB)
+    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & policy.keys():
+        policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
+    values = {
+        each.name: getattr(options, each.name) for each in attrs.fields(type(options)) if each.init
+    }
+    values |= {"redaction": options.redaction or Redaction(), "compress": True}
+    try:
+        return RecordPolicy(**values | policy)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def read_key(file: str) -> bytes:

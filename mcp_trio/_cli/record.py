@@ -4,14 +4,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import attrs
 import click
 import msgspec
 
 from mcp_trio._cli.options import (
-    RecordingChoices,
     TakesServerCommand,
     check_headers,
     command_after_dashes,
@@ -21,9 +20,8 @@ from mcp_trio._cli.options import (
     host_check_options,
     listen_address,
     listening,
-    make_record_options,
     recording_options,
-    take_recording_choices,
+    take_recording,
     telemetry_option,
     token_option,
     tracer_of_proxy,
@@ -124,6 +122,11 @@ for messages outside of sessions; a single file gets all of them. With --listen,
 started for each session, and once for all stateless requests.
 
 \b
+With one of --keep-… and --max-…, FILE is a folder, which is created if need be, and secrets are
+redacted. Recordings are compressed and put into a catalogue: see `mcp-trio find`. --keep-header
+needs --listen and --to; --keep-user cannot be used, because the server authenticates the users.
+
+\b
 Exit status: that of COMMAND, or 128 plus the number of the signal that ended it or this command;
 1 the server at URL ended the session; 126 COMMAND cannot be started, 127 it is not found; 2 FILE
 exists or cannot be created, or the address cannot be used.
@@ -135,6 +138,7 @@ Examples:
   mcp-trio record -o recordings/ --listen 127.0.0.1:9000 -- python server.py
   mcp-trio record -o trip.mcprec.jsonl --to https://server.example/mcp
   mcp-trio record -o trip.mcprec.jsonl --telemetry -- python server.py
+  mcp-trio record -o kept/ --keep-rate 0.01 --max-days 30 -- python server.py
 """,
 )
 @click.option(
@@ -174,7 +178,7 @@ def record_command(
     *,
     allows_cors: bool,
     telemetry: bool,
-    **choices: Unpack[RecordingChoices],
+    **chosen: Any,
 ) -> None:
     """Record the messages between clients and a server, COMMAND or the one at URL, to FILE."""
     if (url is not None) == bool(command):  # both, or neither
@@ -188,7 +192,7 @@ def record_command(
             "--header needs --to, and cannot be used with --listen: HTTP clients send their own"
             " headers"
         )
-    options = make_record_options(output, choices)
+    options = take_recording(chosen, output)
     if url is not None:
         from mcp_trio._transports.http_client_requests import parsed_url
 
@@ -254,6 +258,10 @@ have the trace context of this command's spans. When one side closes a
 session, the bridge closes the other.
 
 \b
+With one of --keep-… and --max-…, --record PATH is a folder, as for `mcp-trio record`.
+--keep-header needs http:// clients and a server at http(s)://.
+
+\b
 Exit status: with FROM -, that of COMMAND, 126 if it cannot be started, 127 if it is not found; or
 with a URL, 0 the client has ended, 1 a connection was lost; 2 the address cannot be used, or the
 recording cannot be created; 128 plus the number of a signal.
@@ -302,10 +310,7 @@ def bridge_command(
     from mcp_trio._client.connect import is_http_target
     from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
 
-    choices = take_recording_choices(chosen)
-    if record is None and any(choices.values()):
-        raise click.UsageError("recording options need --record PATH")
-    options = None if record is None else make_record_options(record, choices)
+    options = take_recording(chosen, record)
 
     command = command_after_dashes(context)
     if (url is None) == (command is None):  # both, or neither

@@ -1,7 +1,6 @@
 """`mcp-trio run` serves a server; `mcp-trio demo` records, replays and shows a session."""
 
 import logging
-import math
 import os
 import shlex
 import sys
@@ -12,185 +11,32 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import attrs
 import click
 
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
-    POSITIVE,
     TRANSPORTS,
-    RecordingChoices,
     combined,
     given_serving_options,
     listen_address,
     listening,
     load_server,
-    make_record_options,
     overwrite_option,
     read_key,
     recording_options,
     serving_options,
     set_up_telemetry,
-    take_recording_choices,
+    take_recording,
     telemetry_option,
 )
 from mcp_trio.errors import ToolError
-from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
-    from mcp_trio._recorder.options import RecordOptions
     from mcp_trio._server.http_sessions import Stores
     from mcp_trio._server.middleware import Middleware
     from mcp_trio._server.server import Server
     from mcp_trio.types import ProgressParams
-
-
-# The recording policy of `mcp-trio run`.
-
-_MIB_PER_GIB: Final = 1024
-
-# The parameters are arguments of `RecordPolicy`.
-_policy_options: Final = combined(
-    click.option(
-        "--keep-rate",
-        "rate",
-        type=click.FloatRange(0, 1),
-        metavar="SHARE",
-        help="Keep this share of the sessions, 0 to 1, and all with an error, a time-out or a "
-        "rejected access; forget the others.",
-    ),
-    click.option(
-        "--keep-slow",
-        "slow_seconds",
-        type=POSITIVE,
-        metavar="SECONDS",
-        help="Also keep sessions with a call that takes so long.",
-    ),
-    click.option(
-        "--keep-slowest",
-        "slow_percent",
-        type=POSITIVE,
-        metavar="PERCENT",
-        help="Also keep sessions with one of the slowest calls of a tool.",
-    ),
-    click.option(
-        "--keep-tool",
-        "tools",
-        metavar="NAME",
-        multiple=True,
-        help="Also keep sessions with this tool.",
-    ),
-    click.option(
-        "--keep-user",
-        "principals",
-        metavar="NAME",
-        multiple=True,
-        help="Also keep sessions of this user.",
-    ),
-    click.option(
-        "--keep-header",
-        "headers",
-        metavar="NAME",
-        multiple=True,
-        help="Also keep sessions with this HTTP header.",
-    ),
-    click.option(
-        "--max-days",
-        "keep_days",
-        type=POSITIVE,
-        metavar="N",
-        help="Remove recordings after so many days.",
-    ),
-    click.option(
-        "--max-gib",
-        "keep_bytes_max",
-        type=POSITIVE,
-        metavar="N",
-        help="Remove recordings above this size in all.",
-    ),
-    click.option(
-        "--max-recordings",
-        "keep_count_max",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Remove recordings above this number.",
-    ),
-    click.option(
-        "--min-free-gib",
-        "free_bytes_min",
-        type=POSITIVE,
-        metavar="N",
-        help="Remove recordings, and at last stop recording, while the disk has less room.",
-    ),
-    click.option(
-        "--upload",
-        metavar="URL",
-        help="Copy complete recordings to a store, such as s3://bucket/prefix.",
-    ),
-    click.option(
-        "--remove-uploaded",
-        is_flag=True,
-        default=None,
-        help="Remove recordings from the folder when they are in the store.",
-    ),
-)
-
-_POLICY_ARGUMENTS: Final = (
-    *("rate", "slow_seconds", "slow_percent", "tools", "principals", "headers"),
-    *("keep_days", "keep_bytes_max", "keep_count_max", "free_bytes_min"),
-    *("upload", "remove_uploaded"),
-)
-
-
-def _take_policy(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of `_policy_options` out of those of all options.
-
-    Returns:
-        The arguments of `RecordPolicy` that are given.
-    """
-    values = {name: options.pop(name) for name in _POLICY_ARGUMENTS}
-    return {name: value for name, value in values.items() if value not in (None, ())}
-
-
-def _make_record_policy(
-    path: str, choices: RecordingChoices, policy: dict[str, Any], *, strict: bool
-) -> "RecordOptions":
-    """Return a `RecordPolicy` with the arguments `policy`, or `RecordOptions` if there are none.
-
-    The folder of a policy is created if need be.
-
-    Raises:
-        click.UsageError: The options contradict each other, or nothing can be recorded to `path`.
-        RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
-    """
-    if not policy:
-        return make_record_options(path, choices, strict=strict)
-    if Path(path).is_file():
-        raise click.UsageError(
-            f"--keep-…, --max-… and --upload are for folders, and {path} is a file"
-        )
-    try:
-        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.UsageError(f"cannot create the folder {path}: {error.strerror}") from error
-    options = make_record_options(os.path.join(path, ""), choices, strict=strict)  # noqa: PTH118
-    from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._recorder.policy import RecordPolicy
-
-    for argument in ("keep_bytes_max", "free_bytes_min"):
-        if argument in policy:
-            policy[argument] = math.ceil(policy[argument] * _MIB_PER_GIB * MIB)
-    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & policy.keys():
-        policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
-    values = {
-        each.name: getattr(options, each.name) for each in attrs.fields(type(options)) if each.init
-    }
-    values |= {"redaction": options.redaction or Redaction(), "compress": True}
-    try:
-        return RecordPolicy(**values | policy)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 # The limits per caller of `mcp-trio run`.
@@ -430,7 +276,6 @@ Examples:
     "folder; compressed if the name ends in .zst.",
 )
 @recording_options
-@_policy_options
 @_limit_options
 @_observer_options
 @click.option(
@@ -460,18 +305,13 @@ def run_command(
     **options: Any,
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
-    choices, policy = take_recording_choices(options), _take_policy(options)
     limits = _take_limits(options)
     observers = {name: options.pop(name) for name in _OBSERVER_NAMES}
-    if record is None and (strict or policy or any(choices.values())):
-        raise click.UsageError("recording options need --record PATH")
     if options["keyfile"] is not None and options["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
     if options["client_cafile"] is not None and options["certfile"] is None:
         raise click.UsageError("--client-cafile needs --certfile")
-    recording = None
-    if record is not None:
-        recording = _make_record_policy(record, choices, policy, strict=strict)
+    recording = take_recording(options, record, strict=strict)
     given = dict(given_serving_options(transport, options))
     redis_url = given.pop("redis", None)
     if transport == "stdio":

@@ -19,7 +19,7 @@ ErrorKind = Literal[
 ]
 """The outcome of a call; "" for a result without `isError`.
 
-- tool: a result with `isError`; protocol: an error response;
+- tool: a result with `isError`; protocol: an error response, or none behind a proxy;
 - internal: an unexpected exception of the handler; timeout: the handler's time was over;
 - denied: an access rule rejected the client; limited: the client has to wait;
 - cancelled: the client withdrew the request; unanswered: the recording ends before a response.
@@ -47,6 +47,12 @@ _TIMEOUT_PHRASE: Final = "timed out: it did not finish within"
 # The name of the mark as JSON; searching for these bytes costs less than decoding each mark.
 _DENIED: Final = f'"{DENIED_MARK}"'.encode()
 _CANCELLED: Final = "notifications/cancelled"
+
+LOST_MARK: Final = "lost"
+"""The name of the mark of a request that a server behind a proxy does not answer."""
+
+# As for `_DENIED`.
+_LOST: Final = f'"{LOST_MARK}"'.encode()
 _KIND_OF_CODE: Final[Mapping[int, ErrorKind]] = {
     INTERNAL_ERROR: "internal",
     TOO_MANY_REQUESTS: "limited",
@@ -116,6 +122,16 @@ class _Message(msgspec.Struct):
     error: _Error | None = None
 
 
+class _LostRequest(msgspec.Struct):
+    id: Any
+    error: str
+
+
+class _LostMark(msgspec.Struct):
+    name: Literal["lost"]
+    value: _LostRequest
+
+
 _Position: TypeAlias = tuple[int, int]
 """The number of the record with a request, and the position of the request in a batch."""
 
@@ -131,6 +147,7 @@ class CallTracker:
     """
 
     def __init__(self, role: str) -> None:
+        self._is_proxy = role == "proxy"
         self._request_kind = "out" if role == "client" else "in"
         self._response_kind = "in" if role == "client" else "out"
         self._open: dict[tuple[int, Any], tuple[Call, _Position]] = {}
@@ -143,7 +160,11 @@ class CallTracker:
             return self._add_requests(record)
         if kind == self._response_kind:
             return self._add_responses(record) if self._open else _NO_CALLS
-        if kind == "mark" and record.lane is not None and _DENIED in (body_bytes(record) or b""):
+        if kind != "mark":
+            return _NO_CALLS
+        if self._is_proxy:
+            return self._add_lost(record)
+        if record.lane is not None and _DENIED in (body_bytes(record) or b""):
             position = message_position(record.lane)
             if position is not None:
                 self._denied.add(position)
@@ -182,6 +203,23 @@ class CallTracker:
                 key = _key(record.channel, message.id)
                 self._open[key] = call, (record.number, position)
         return ended
+
+    def _add_lost(self, record: Record) -> Sequence[Call]:
+        """Return the call that has failed with this mark of a proxy, if it is about one."""
+        body = body_bytes(record) or b""
+        if _LOST not in body:
+            return _NO_CALLS
+        try:
+            mark = msgspec.json.decode(body, type=_LostMark)
+        except ValueError:  # another mark, with this text in its value
+            return _NO_CALLS
+        lost = self._open.pop(_key(record.channel, mark.value.id), None)
+        if lost is None:
+            return _NO_CALLS
+        call, _ = lost
+        call.duration_ns = record.time_ns - call.begin_ns
+        call.error, call.text = "protocol", mark.value.error
+        return [call]
 
     def _add_responses(self, record: Record) -> Sequence[Call]:
         ended: list[Call] = []

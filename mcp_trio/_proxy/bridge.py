@@ -348,7 +348,8 @@ def run_bridge(
 ) -> int:
     """Run a proxy until its only client or the server ends, or a signal arrives.
 
-    A folder gets a file for each session; a single file gets all sessions. `report_url` is called
+    A folder gets a file for each session; a single file gets all sessions; a `RecordPolicy` decides
+    which sessions are kept. `report_url` is called
     with the URL for clients, if the proxy listens. With a tracer of OpenTelemetry, the proxy makes
     spans, and forwards each request of a client with the context of its own span.
 
@@ -357,10 +358,12 @@ def run_bridge(
         over stdio 0 after its end of file, and 1 if the host or the server was lost.
 
     Raises:
-        RecordingError: The file cannot be created, or is not empty.
+        RecordingError: The file cannot be created, or is not empty; or the folder of the policy
+            cannot be used.
         ConnectionLost: The server of a host over stdio cannot be reached.
         OSError: The address cannot be bound.
-        ValueError: An option for the host check or the token, or the server's URL, is invalid.
+        ValueError: An option for the host check or the token, or the server's URL, is invalid; or
+            the policy has a rule that a proxy cannot follow.
     """
     target = upstream.target
     make_spans: MakeSpans | None = None
@@ -392,32 +395,35 @@ async def _run_stdio(
     make_spans: MakeSpans | None,
 ) -> int:
     parent_pid = os.getppid()
-    journal = start_message_journal(
-        record, transport="stdio", name=upstream.name, limits=limits, make_spans=make_spans
-    )
-    descriptors = divert_stdio()
+    async with recording_for_sessions(record, is_sole=True) as recording:
+        journal = start_message_journal(
+            recording, transport="stdio", name=upstream.name, limits=limits, make_spans=make_spans
+        )
+        descriptors = divert_stdio()
 
-    exit_status: int | None = None
+        exit_status: int | None = None
 
-    async def serve() -> int:
-        nonlocal exit_status
+        async def serve() -> int:
+            nonlocal exit_status
+            try:
+                server = await upstream.open(limits)
+            except ConnectionLost:
+                journal.record_cause("lost")
+                raise
+            client = open_stdio_channel(*descriptors, limits=limits)
+            forwarder = upstream.forwarder(
+                client=client, server=server, journal=journal, limits=limits
+            )
+            try:
+                status = await forwarder.run(parent_pid=parent_pid)
+            finally:
+                exit_status = exit_status_of(server)
+            return shell_status(exit_status) if isinstance(server, ProcessChannel) else status
+
         try:
-            server = await upstream.open(limits)
-        except ConnectionLost:
-            journal.record_cause("lost")
-            raise
-        client = open_stdio_channel(*descriptors, limits=limits)
-        forwarder = upstream.forwarder(client=client, server=server, journal=journal, limits=limits)
-        try:
-            status = await forwarder.run(parent_pid=parent_pid)
+            return await until_signal(serve, on_signal=partial(journal.record_cause, "signal"))
         finally:
-            exit_status = exit_status_of(server)
-        return shell_status(exit_status) if isinstance(server, ProcessChannel) else status
-
-    try:
-        return await until_signal(serve, on_signal=partial(journal.record_cause, "signal"))
-    finally:
-        journal.close(exit_status)
+            journal.close(exit_status)
 
 
 async def _run_listening(
@@ -428,7 +434,7 @@ async def _run_listening(
     limits: Limits,
     make_spans: MakeSpans | None,
 ) -> int:
-    with recording_for_sessions(record) as recording:
+    async with recording_for_sessions(record) as recording:
         start_journal = partial(
             start_message_journal,
             recording,

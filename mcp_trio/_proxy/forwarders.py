@@ -44,6 +44,7 @@ from mcp_trio._jsonrpc.messages import (
     Notification,
     Request,
     Response,
+    encode_error,
     encode_request,
     malformed,
 )
@@ -401,6 +402,8 @@ class UpstreamConnection:
         encoded = self._received.popleft()
         assert isinstance(encoded, bytes)
         line = one_line(bytes(encoded))
+        if self.is_stateless and not self._open:
+            self.journal.renew_if_due()
         messages = self.journal.read(line)
         for message in messages:
             if isinstance(message, Request):
@@ -458,7 +461,7 @@ class UpstreamConnection:
         for message, part in zip(messages, parts, strict=True):
             if isinstance(message, Request) and self.is_stateless:
                 text = "a stateless client takes no requests"
-                answer = self.journal.answer(message.id, METHOD_NOT_FOUND, text)
+                answer = encode_error(message.id, METHOD_NOT_FOUND, text)
                 self.journal.record("in", answer)
                 self.journal.flush()
                 await self._send(answer)

@@ -239,6 +239,8 @@ class OpenRecordings:
         if is_opening and key is None and has_room and not self._server_gives_no_ids:
             return self._begin()
         found = next((each for each in self._common if each.has_none_in_flight(ids)), None)
+        if found is not None and not found.exchanges:
+            found.journal.renew_if_due()
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start_journal(), is_common=True)
             self._common.append(found)
@@ -400,7 +402,7 @@ class ProxiedExchange:
         request_id = next(iter(self._unanswered), None)
         text = f"the proxy got no response from the server: {reason}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
-        self._give_up()
+        self._give_up(reason)
         self._mark(status=_BAD_GATEWAY, error=reason)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
@@ -432,7 +434,9 @@ class ProxiedExchange:
             else:
                 await self._forward_body(response, headers)
             if response.is_error:
-                self._give_up()
+                # The other errors ask for a token or another session: no call has failed.
+                status = response.status_code
+                self._give_up(f"HTTP {status}" if response.is_server_error else None)
         except httpx2.RequestError as error:
             loss = str(self.endpoint_client.loss_from(error))
             # A response that has begun breaks off, so that the client notices the failure.
@@ -452,10 +456,11 @@ class ProxiedExchange:
             headers.append((name, value if url is None else url.raw_path.decode()))
         return headers
 
-    def _give_up(self) -> None:
-        """End the spans of the requests, which the server will not answer."""
+    def _give_up(self, reason: str | None) -> None:
+        """Note that the server will not answer the requests; with a reason, they have failed."""
         for request_id in self._unanswered:
-            self.recording.journal.give_up(request_id)
+            self.recording.journal.give_up(request_id, reason)
+        self.recording.journal.flush()
 
     def _mark(self, **facts: Any) -> None:
         """Record the mark `http` with these facts about the exchange."""
@@ -681,6 +686,7 @@ class HttpProxy:
         with self.recordings.for_exchange(
             target if is_sse_session else request.header(SESSION_ID), messages
         ) as recording:
+            recording.journal.note_headers(request.headers)
             # The proxy's own headers for the server replace the client's.
             own = encoded([*self.endpoint_client.headers.items()])
             replaced = {name for name, _ in own}
@@ -785,23 +791,25 @@ async def _run(
     make_spans: MakeSpans | None,
 ) -> int:
     endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
-    async with endpoint_client.http:
-        with recording_for_sessions(record) as recording:
-            start_journal = partial(
-                start_message_journal,
-                recording,
-                transport=TRANSPORT,
-                name=url.host,
-                limits=limits,
-                make_spans=make_spans,
-            )
-            recordings = OpenRecordings(start_journal=start_journal, limits=limits)
+    async with (
+        endpoint_client.http,
+        recording_for_sessions(record, has_http_headers=True) as recording,
+    ):
+        start_journal = partial(
+            start_message_journal,
+            recording,
+            transport=TRANSPORT,
+            name=url.host,
+            limits=limits,
+            make_spans=make_spans,
+        )
+        recordings = OpenRecordings(start_journal=start_journal, limits=limits)
 
-            async def serve() -> int:
-                async with trio.open_nursery() as nursery:
-                    report_url(
-                        await nursery.start(serve_http_proxy, listen, endpoint_client, recordings)
-                    )
-                return 0
+        async def serve() -> int:
+            async with trio.open_nursery() as nursery:
+                report_url(
+                    await nursery.start(serve_http_proxy, listen, endpoint_client, recordings)
+                )
+            return 0
 
-            return await until_signal(serve, on_signal=partial(recordings.record_cause, "signal"))
+        return await until_signal(serve, on_signal=partial(recordings.record_cause, "signal"))

@@ -6,8 +6,9 @@ gives each line to a `MessageJournal`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -15,6 +16,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcp_trio._journal.calls import LOST_MARK
 from mcp_trio._journal.records import MarkBody, ShutBody, encode_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
@@ -28,6 +30,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._recorder.options import (
+    Opening,
     RecordOptions,
     RecordTarget,
     SharedRecording,
@@ -41,6 +44,7 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._proxy.spans import RequestSpans
+    from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
 Line: TypeAlias = tuple[bytes, Mapping[str, Any]]
 """A line without its LF, and the envelope of its record: facts that the bytes do not contain.
@@ -98,10 +102,6 @@ Direction = Literal["in", "out"]
 
 Cause = Literal["eof", "signal", "closed", "lost"]
 
-LOST_MARK: Final = "lost"
-"""The name of the mark of a request that the proxy has answered with an error of its own."""
-
-
 MakeSpans: TypeAlias = Callable[..., "RequestSpans"]
 """Returns the spans of one recording, given its `transport`, `recorder` and `open_max`."""
 
@@ -117,6 +117,7 @@ class MessageJournal:
 
     Attributes:
         recorder: The recorder of the file; None records nothing.
+        policy_session: Begins this session again under its policy; None without a policy.
         limits: The limits, of which only `limits.messages.json_depth_max` is used.
         channel: The session's channel, in a file of several sessions.
         counts: Counters of messages, which this class updates, and of bytes, which its callers
@@ -128,6 +129,7 @@ class MessageJournal:
     recorder: Recorder | None
     limits: Limits
     channel: int = 0
+    policy_session: "PolicySession | None" = None
     counts: Counter[str] = attrs.field(init=False)
     is_negotiated: bool = attrs.field(default=False, init=False)
     spans: "RequestSpans | None" = None
@@ -138,7 +140,31 @@ class MessageJournal:
 
     def __attrs_post_init__(self) -> None:
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
+        self._reset_counts()
+
+    def _reset_counts(self) -> None:
         self.counts = Counter(dict.fromkeys(_COUNTS, 0))
+
+    def note_headers(self, headers: Mapping[str, str]) -> None:
+        """Keep the headers of the HTTP request for a policy that depends on headers."""
+        session = self.policy_session
+        if session is not None and session.run.headers:
+            session.run.current_headers.set(headers)
+
+    def renew_if_due(self) -> None:
+        """Begin another recording if the policy should decide again about what follows.
+
+        A recording that the requests of many clients share has no end of its own. Its proxy calls
+        this when a request arrives and none is open.
+        """
+        session = self.policy_session
+        if session is not None and session.is_due(self.recorder):
+            self.close()
+            self._reset_counts()
+            self._cause = None
+            self.recorder = session.begin()
+            if self.spans is not None:
+                self.spans.recorder = self.recorder
 
     def read(self, data: bytes) -> Sequence[Message]:
         """Return the messages in the bytes of a message or batch, without recording anything."""
@@ -241,14 +267,18 @@ class MessageJournal:
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
         """Record that the proxy answers a request with an error; return the response to send."""
-        self.give_up(request_id)
-        self.mark(LOST_MARK, {"id": request_id, "error": text})
+        self.give_up(request_id, text)
         return encode_error(request_id, code, text)
 
-    def give_up(self, request_id: RequestId) -> None:
-        """End the spans of a request that the server will not answer."""
+    def give_up(self, request_id: RequestId, reason: str | None) -> None:
+        """End the spans of a request that the server will not answer.
+
+        With a reason, the request has failed for it, which is recorded.
+        """
         if self.spans is not None:
             self.spans.end(request_id)
+        if reason is not None:
+            self.mark(LOST_MARK, {"id": request_id, "error": reason})
 
     def mark(self, name: str, value: Any) -> None:
         """Record a named fact."""
@@ -329,12 +359,35 @@ class LineJournal:
         self.messages.flush()
 
 
+@attrs.define(eq=False, repr=False)
+class PolicySession:
+    """A session of a proxy under a policy; `opening` is what its recordings begin with.
+
+    The policy decides about it when it begins, and again for requests that many clients share.
+    """
+
+    run: "PolicyRun"
+    opening: Opening
+    _is_choice_due: Callable[[], bool] = attrs.field(init=False)
+
+    def begin(self) -> Recorder | None:
+        """Return the recorder of the session that begins now; None if it is not recorded."""
+        self._is_choice_due = self.run.new_choice_timer()
+        return self.run.begin_session(self.opening)
+
+    def is_due(self, recorder: Recorder | None) -> bool:
+        """Return whether another session should begin, after the one with this recorder."""
+        return self._is_choice_due() if recorder is None else recorder.is_nearly_full
+
+
+ProxyTarget: TypeAlias = "RecordTarget | PolicyRun | None"
+"""Where a proxy records its sessions; None records nothing."""
+
+
 def start_line_journal(
-    record: RecordTarget | None, command: Sequence[str], *, limits: Limits
+    record: ProxyTarget, command: Sequence[str], *, limits: Limits
 ) -> LineJournal:
     """Return the journal of a session over stdio, recorded under the name of the command's program.
-
-    With None in place of a target, here and below, nothing is recorded.
 
     Raises:
         RecordingError: The file cannot be created, or is not empty.
@@ -346,7 +399,7 @@ def start_line_journal(
 
 
 def start_message_journal(
-    record: RecordTarget | None,
+    record: ProxyTarget,
     *,
     transport: str,
     name: str,
@@ -360,27 +413,75 @@ def start_message_journal(
     Raises:
         RecordingError: The file cannot be created.
     """
-    recorder, channel = None, 0
-    if record is not None:
-        recorder, channel = recorder_of_session(
-            record, role="proxy", transport=transport, name=name, version="", limits=limits
-        )
+    opening: Opening = {
+        "role": "proxy",
+        "transport": transport,
+        "name": name,
+        "version": "",
+        "limits": limits,
+    }
+    recorder, channel, policy_session = None, 0, None
+    if isinstance(record, str | PathLike | RecordOptions | SharedRecording):
+        recorder, channel = recorder_of_session(record, **opening)
+    elif record is not None:
+        policy_session = PolicySession(record, opening)
+        recorder = policy_session.begin()
     spans = None
     if make_spans is not None:
         open_max = limits.requests.queued_max
         spans = make_spans(transport=transport, recorder=recorder, open_max=open_max)
-    return MessageJournal(recorder=recorder, channel=channel, limits=limits, spans=spans)
+    return MessageJournal(
+        recorder=recorder,
+        channel=channel,
+        policy_session=policy_session,
+        limits=limits,
+        spans=spans,
+    )
 
 
-@contextmanager
-def recording_for_sessions(record: RecordOptions | None) -> Generator[RecordTarget | None]:
-    """Open a target for many sessions: a folder for a file each, or a file that they share.
+@asynccontextmanager
+async def recording_for_sessions(
+    record: str | PathLike[str] | RecordOptions | None,
+    *,
+    is_sole: bool = False,
+    has_http_headers: bool = False,
+) -> AsyncGenerator[ProxyTarget]:
+    """Open the target of the sessions of a proxy within the block.
+
+    Args:
+        record: A policy, a folder for a file each, or a file, which many sessions share.
+        is_sole: Whether there is one session only.
+        has_http_headers: Whether the proxy has the HTTP headers of a message that it records.
 
     Raises:
-        RecordingError: The file is not empty.
+        RecordingError: The file is not empty; or the folder of the policy cannot be used.
+        ValueError: The policy has a rule that this proxy cannot follow.
     """
-    if record is None or holds_many_sessions(record):
+    if isinstance(record, RecordOptions) and record.is_policy:
+        from mcp_trio._catalogue.maintenance import run_policy
+        from mcp_trio._recorder.policy import RecordPolicy
+
+        assert isinstance(record, RecordPolicy)
+        _check_policy(record, has_http_headers=has_http_headers)
+        async with run_policy(record) as run:
+            yield run
+    elif record is None or is_sole or holds_many_sessions(record):
         yield record
-        return
-    with SharedRecording(record) as recording:
-        yield recording
+    else:
+        with SharedRecording(record) as recording:
+            yield recording
+
+
+def _check_policy(policy: "RecordPolicy", *, has_http_headers: bool) -> None:
+    if policy.principals:
+        raise ValueError(
+            "a proxy cannot keep the sessions of a user (principals, --keep-user): the server"
+            " behind it authenticates the users, and messages do not name them"
+        )
+    if policy.headers and not has_http_headers:
+        raise ValueError(
+            "a proxy can keep sessions for their HTTP headers (headers, --keep-header) only between"
+            " HTTP clients and a server at an http:// or https:// URL"
+        )
+    if policy.strict:
+        raise ValueError("a proxy cannot be strict: handlers run in the server behind it")

@@ -34,7 +34,12 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
+from mcp_trio._proxy.journal import (
+    Direction,
+    LineJournal,
+    recording_for_sessions,
+    start_line_journal,
+)
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE
 from mcp_trio._session.exceptions import sole_exception
@@ -175,15 +180,17 @@ def run_stdio_proxy(
     """Run `command` as the server for the host on stdin and stdout, and record both.
 
     Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` is a
-    new or empty file, or a folder, in which this session gets a file, with or without options; None
-    records nothing.
+    new or empty file, or a folder, in which this session gets a file, with or without options, or a
+    `RecordPolicy`; None records nothing.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
 
     Raises:
-        RecordingError: The file cannot be created, or is not empty; the command was not started.
+        RecordingError: The file cannot be created, or is not empty, or the folder of the policy
+            cannot be used; the command was not started.
         ConnectionLost: The command could not be started; the text says why.
+        ValueError: The policy has a rule that a proxy cannot follow.
     """
     return shell_status(trio.run(_run, command, record, limits))
 
@@ -199,27 +206,28 @@ async def _run(
     command: Sequence[str], record: str | os.PathLike[str] | RecordOptions | None, limits: Limits
 ) -> int | None:
     parent_pid = os.getppid()
-    journal = start_line_journal(record, command, limits=limits)
-    host_in, host_out = (
-        open_descriptor(fd, chunk_bytes=limits.messages.chunk_bytes) for fd in divert_stdio()
-    )
-    with trio.open_signal_receiver(*not_ignored(_FORWARDED_SIGNALS)) as signals:
-        try:
-            server = await start_child(
-                command,
-                env=_inherited_environment(),
-                inherits_stderr=True,
-                inherits_descriptors=True,
-                limits=limits,
-            )
-        except ConnectionLost:
-            journal.record_cause("lost")
-            journal.close(None)
-            raise
-        proxy = StdioProxy(
-            host_in=host_in, host_out=host_out, server=server, journal=journal, limits=limits
+    async with recording_for_sessions(record, is_sole=True) as recording:
+        journal = start_line_journal(recording, command, limits=limits)
+        host_in, host_out = (
+            open_descriptor(fd, chunk_bytes=limits.messages.chunk_bytes) for fd in divert_stdio()
         )
-        await proxy.run(signals, parent_pid=parent_pid)
+        with trio.open_signal_receiver(*not_ignored(_FORWARDED_SIGNALS)) as signals:
+            try:
+                server = await start_child(
+                    command,
+                    env=_inherited_environment(),
+                    inherits_stderr=True,
+                    inherits_descriptors=True,
+                    limits=limits,
+                )
+            except ConnectionLost:
+                journal.record_cause("lost")
+                journal.close(None)
+                raise
+            proxy = StdioProxy(
+                host_in=host_in, host_out=host_out, server=server, journal=journal, limits=limits
+            )
+            await proxy.run(signals, parent_pid=parent_pid)
     return server.exit_status
 
 

@@ -234,12 +234,14 @@ class RecordPolicy(RecordOptions):
 
     With these defaults every session is recorded, with secrets replaced. `rate=0.01` keeps one
     session in a hundred, and every session with an error, a time-out or a rejected access. The
-    other options of `RecordOptions` apply as well. It is for servers: a client that is given a
-    policy records each of its sessions.
+    other options of `RecordOptions` apply as well. It is for servers, and for the proxies `mcp-trio
+    record` and `mcp-trio bridge`: a client that is given a policy records each of its sessions. A
+    proxy knows only the messages, so it rejects `principals` and `strict`, and takes `headers` only
+    between HTTP clients and an HTTP server.
 
-    While a server runs, a background task keeps a catalogue of the folder, compresses complete
-    recordings, and removes recordings, of all processes, while a limit is exceeded: the oldest
-    first, and those with errors, or kept for another reason than the rate, after all others.
+    While a server or proxy runs, a background task keeps a catalogue of the folder, compresses
+    complete recordings, and removes recordings, of all processes, while a limit is exceeded: the
+    oldest first, and those with errors, or kept for another reason than the rate, after all others.
 
     Attributes:
         path: The folder of the recordings; it is created if need be, for its owner only.
@@ -344,7 +346,7 @@ class Choice(Enum):
 
 @attrs.define(eq=False, repr=False)
 class PolicyRun:
-    """The recordings of one policy, while a server runs.
+    """The recordings of one policy, while a server or proxy runs.
 
     Attributes:
         policy: The policy.
@@ -530,7 +532,7 @@ class PolicyRecorder(Recorder):
         self._open_sink = open_sink
         self._later_redactor = redactor
         self._observer = observe
-        self._calls = CallTracker("server")
+        self._calls: CallTracker
         self._principals: set[str] = set()
         self._is_held = True
         self._is_lost = is_lost  # it cannot be written, and is forgotten
@@ -561,6 +563,7 @@ class PolicyRecorder(Recorder):
     def open(self, body: OpenBody) -> None:
         """Hold the `open` record, or create the file and write it."""
         self._opening, self._opened_ns = body, self.time_ns
+        self._calls = CallTracker(body.role)
         self._buffer.append(self._encoder.record("open", encode_body(body), self._opened_ns))
         if self.reasons and not self._is_lost:
             self._write_held()

@@ -698,42 +698,18 @@ def _watch_of(session: Session, record: "RecordTarget | None") -> "UntrackedCall
     return watch_of_recording(session.sequencer, is_strict=options_of(record).strict)
 
 
-@asynccontextmanager
-async def _policy_run(record: "RecordTarget | None") -> AsyncGenerator["PolicyRun | None"]:
-    """Run the policy within the block, if the target of the recordings is one.
-
-    Raises:
-        RecordingError: The folder of the recordings cannot be used.
-    """
+def _policy_run(
+    record: "RecordTarget | None",
+) -> AbstractAsyncContextManager["PolicyRun | None"]:
+    """Return the context manager that runs the policy, if the target of the recordings is one."""
     # Neither a path nor a shared recording has this attribute.
     if not getattr(record, "is_policy", False):
-        yield None
-        return
-    from mcp_trio._catalogue.maintenance import FolderMaintenance
-    from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
+        return nullcontext()
+    from mcp_trio._catalogue.maintenance import run_policy
+    from mcp_trio._recorder.policy import RecordPolicy
 
     assert isinstance(record, RecordPolicy)
-    run = PolicyRun(record)
-    run.open_folder()
-    maintenance, ended, scope = FolderMaintenance(run), trio.Event(), trio.CancelScope()
-
-    async def maintain() -> None:
-        try:
-            with scope:
-                await maintenance.run()
-            await maintenance.end()
-        finally:
-            ended.set()
-
-    # A nursery would put the errors of the block into a group.
-    trio.lowlevel.spawn_system_task(maintain)
-    try:
-        yield run
-    finally:
-        maintenance.is_ending = True
-        scope.cancel()
-        with trio.CancelScope(shield=True):
-            await ended.wait()
+    return run_policy(record)
 
 
 SessionT = TypeVar("SessionT", bound=RunningSession)

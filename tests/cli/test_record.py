@@ -1,5 +1,6 @@
 """`mcp-trio record` and `bridge`."""
 
+import base64
 import json
 import os
 import signal
@@ -9,9 +10,12 @@ from functools import partial
 
 import httpx2
 import pytest
+import trio
 
-from mcp_trio import Server
+from mcp_trio import Client, Server
+from mcp_trio._cli.options import load_server
 from mcp_trio._cli.record import record_command
+from mcp_trio._recorder.encryption import is_encrypted
 from tests.cli.conftest import HEADERS, HELLO, serving
 
 pytestmark = pytest.mark.usefixtures("measured_processes")
@@ -19,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("measured_processes")
 # `record` with a command over stdio.
 
 
+COMMAND = [sys.executable, "-m", "mcp_trio"]
 LINES_SERVER = """
 import sys
 for line in sys.stdin:
@@ -31,7 +36,7 @@ ASKED = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
 
 def record_in_process(*arguments, stdin=""):
     return subprocess.run(
-        [sys.executable, "-m", "mcp_trio", "record", *map(str, arguments)],
+        [*COMMAND, "record", *map(str, arguments)],
         input=stdin,
         capture_output=True,
         check=False,
@@ -53,6 +58,93 @@ def test_a_session_is_recorded_and_the_servers_status_and_stderr_are_passed_on(
     shown = invoke("show", recording).output
     for text in ("role proxy", "answer initialize", "negotiated", "exited", "eof"):
         assert text in shown
+
+
+FAILING_SERVER = """
+from mcp_trio import Server, ToolError
+
+server = Server("shop")
+
+@server.tool
+async def sell(item: str, password: str) -> str:
+    if item == "gone":
+        raise ToolError(f"no {item} for {password}")
+    return item
+"""
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """The command of a server."""
+    (tmp_path / "shop.py").write_text(FAILING_SERVER)
+    return [*COMMAND, "run", str(tmp_path / "shop.py")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("way", ["command", "url"])
+def test_only_sessions_with_errors_are_kept_over_stdio_if_the_rate_is_0(
+    tmp_path, invoke, shop, way, version
+):
+    kept = tmp_path / "new" / "kept"
+    secret = "red-tulip-97"
+
+    async def call(server):
+        proxy = [*COMMAND, "record", "-o", str(kept), "--keep-rate", "0", "--max-days", "30"]
+        for item in ("pen", "gone"):
+            options = {"protocol_versions": [version], "raise_tool_errors": False}
+            async with Client([*proxy, *server], **options) as client:
+                await client.call_tool("sell", {"item": item, "password": secret})
+
+    if way == "command":
+        trio.run(call, ["--", *shop])
+    else:
+        with serving(load_server(shop[-1])) as url:
+            trio.run(call, ["--to", url])
+    shown = invoke("find", kept, "--json")
+    (row,) = map(json.loads, shown.output.splitlines())
+    assert (row["kept"], row["role"], row["masked"]) == (["error"], "proxy", {"password": 1})
+    assert all(secret.encode() not in path.read_bytes() for path in kept.iterdir())
+
+
+@pytest.mark.slow
+def test_recordings_of_a_policy_are_encrypted(tmp_path, shop):
+    key = "november:" + base64.b64encode(bytes(32)).decode()
+    policy = ["-o", str(tmp_path / "kept"), "--keep-rate", "1", "--encrypt"]
+
+    async def call():
+        command = [*COMMAND, "record", *policy, "--", *shop]
+        async with Client(command, env={"MCP_TRIO_RECORDING_KEYS": key}) as client:
+            await client.ping()
+
+    trio.run(call)
+    (file,) = (tmp_path / "kept").glob("*.mcprec.jsonl*")
+    assert is_encrypted(file)
+    done = record_in_process(*policy, "--", *shop)
+    assert done.returncode == 2
+    assert "no key for recordings" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("record", "-o", "new", "--keep-user", "ada", "--", "true"), "--keep-user"),
+        (("record", "-o", "new", "--keep-header", "X", "--", "true"), "--keep-header"),
+        (("record", "-o", "shop.py", "--max-days", "3", "--", "true"), "shop.py is a file"),
+        (
+            ("bridge", "--record", "new", "--keep-header", "X", "ws://127.0.0.1:0", "unix:x"),
+            "--keep-header",
+        ),
+        (("bridge", "--keep-rate", "0", "-", "unix:x"), "recording options need --record PATH"),
+    ],
+)
+def test_options_of_a_policy_that_a_proxy_cannot_use_are_reported(
+    tmp_path, invoke, monkeypatch, shop, arguments, text
+):
+    monkeypatch.chdir(tmp_path)
+    shown = invoke(*arguments)
+    assert shown.exit_code == 2
+    assert text in shown.output
 
 
 @pytest.mark.slow
@@ -133,7 +225,6 @@ def test_the_help_has_an_example_and_the_exit_statuses(invoke):
 # `record` over HTTP.
 
 
-COMMAND = [sys.executable, "-m", "mcp_trio"]
 GREETING_SERVER = """
 from mcp_trio import Server
 
@@ -203,7 +294,7 @@ def test_record_listens_over_http_before_a_command(while_listening, tmp_path, in
     (tmp_path / "there.py").write_text(GREETING_SERVER)
     folder = tmp_path / "recorded"
     folder.mkdir()
-    command = [sys.executable, "-m", "mcp_trio", "run", tmp_path / "there.py"]
+    command = [*COMMAND, "run", tmp_path / "there.py"]
     given = ("record", "-o", folder, "--listen", "127.0.0.1:0", "--", *command)
     shown, answer = while_listening(talk, *given)
     assert (answer, shown.exit_code) == ("Hello, Ada!", 128 + signal.SIGTERM)
@@ -276,7 +367,7 @@ def test_record_does_not_overwrite_a_file(tmp_path, invoke):
 # `bridge`.
 
 
-BRIDGE = [sys.executable, "-m", "mcp_trio", "bridge"]
+BRIDGE = [*COMMAND, "bridge"]
 UPGRADE = {
     "http": {},
     "ws": {

@@ -79,7 +79,7 @@ async def between(answer, record, *, to=URL, **limits):
     endpoint_client = EndpointClient(
         http=httpx2.AsyncClient(transport=server), url=url, headers={}, limits=limits
     )
-    with recording_for_sessions(options_of(record)) as recording:
+    async with recording_for_sessions(options_of(record), has_http_headers=True) as recording:
         start = partial(
             start_message_journal, recording, transport="http", name=url.host, limits=limits
         )

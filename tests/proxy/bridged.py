@@ -29,7 +29,7 @@ async def bridged(direction, target, folder, *, record, make_spans=None, **limit
     """Return the URL of a bridge that records, and perhaps makes spans."""
     limits = Limits(**limits)
     downstream, upstream = parse_downstream(source(direction, folder)), Upstream(target=target)
-    with recording_for_sessions(options_of(record)) as recording:
+    async with recording_for_sessions(options_of(record)) as recording:
         start = partial(
             start_message_journal,
             recording,
