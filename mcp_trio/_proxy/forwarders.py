@@ -220,7 +220,9 @@ class ConnectionForwarder:
                 while received := await self.server.receive():
                     for item in received:
                         await self._pass_response(item)
+                self.journal.server_ended(_CONNECTION_CLOSED)
         except ConnectionLost as loss:
+            self.journal.server_ended(loss.reason)
             self._note_loss(loss)
         self.shut("lost")
 

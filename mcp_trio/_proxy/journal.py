@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_trio._journal.calls import LOST_MARK
+from mcp_trio._journal.conversation import CANCELLED, LISTEN, reference_of
 from mcp_trio._journal.records import MarkBody, ShutBody, encode_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
@@ -24,6 +25,7 @@ from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
     Message,
+    Notification,
     Request,
     Response,
     encode_error,
@@ -137,6 +139,7 @@ class MessageJournal:
     # The latest `initialize` that the server has not answered.
     _initialize: Request | None = attrs.field(default=None, init=False)
     _cause: Cause | None = attrs.field(default=None, init=False)
+    _open: set[RequestId] = attrs.field(factory=set[RequestId], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
@@ -204,11 +207,24 @@ class MessageJournal:
             self.spans.answered(data, messages)
         for message in messages:
             if direction == "in":
-                if isinstance(message, Request) and message.method == INITIALIZE:
-                    self._initialize = message
+                self._note_sent(message)
             elif isinstance(message, Response | ErrorResponse):
+                if message.id is not None:
+                    self._open.discard(message.id)
                 self._note_response(message)
         return messages
+
+    def _note_sent(self, message: Message) -> None:
+        """Note a request or a cancellation of the client."""
+        if isinstance(message, Request):
+            if message.method == INITIALIZE:
+                self._initialize = message
+            if message.method != LISTEN and len(self._open) < self.limits.requests.queued_max:
+                self._open.add(message.id)
+        elif isinstance(message, Notification) and message.method == CANCELLED:
+            cancelled = reference_of(message)
+            if cancelled is not None:
+                self._open.discard(cancelled)
 
     def _note_response(self, message: Response | ErrorResponse) -> None:
         """If this answers `initialize`, record what was negotiated, as a session does."""
@@ -277,8 +293,15 @@ class MessageJournal:
         """
         if self.spans is not None:
             self.spans.end(request_id)
+        self._open.discard(request_id)
         if reason is not None:
             self.mark(LOST_MARK, {"id": request_id, "error": reason})
+
+    def server_ended(self, reason: str) -> None:
+        """Note that the server has ended; if the client has not, its open requests have failed."""
+        if self._cause is None:
+            for request_id in [*self._open]:
+                self.give_up(request_id, reason)
 
     def mark(self, name: str, value: Any) -> None:
         """Record a named fact."""

@@ -133,6 +133,7 @@ class StdioProxy:
                 nursery.start_soon(self._end_server_when_requested, nursery.cancel_scope)
                 await self._forward("out", server.stdout, self.host_out)
                 await server.ended.wait()
+                self.journal.messages.server_ended("the server has exited")
                 nursery.cancel_scope.cancel()
         finally:
             self.journal.close(server.exit_status)

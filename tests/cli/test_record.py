@@ -107,6 +107,24 @@ def test_only_sessions_with_errors_are_kept_over_stdio_if_the_rate_is_0(
     assert all(secret.encode() not in path.read_bytes() for path in kept.iterdir())
 
 
+def test_a_session_is_kept_if_its_server_exits_before_it_answers(tmp_path, invoke):
+    kept = tmp_path / "kept"
+    options = ("-o", kept, "--keep-rate", "0", "--", sys.executable, "-c")
+    # The host keeps its end open until the server has exited.
+    code = "import os; os.read(0, 1000); os.close(1); os._exit(4)"
+    with subprocess.Popen(
+        [*COMMAND, "record", *map(str, options), code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as proxy:
+        proxy.stdin.write(ASKED.encode())
+        proxy.stdin.flush()
+        assert proxy.stdout.read() == b""
+        assert proxy.wait(30) == 4
+    (row,) = map(json.loads, invoke("find", kept, "error:any", "--json").output.splitlines())
+    assert (row["kept"], row["error_kinds"]) == (["error"], {"protocol": 1})
+
+
 @pytest.mark.slow
 def test_recordings_of_a_policy_are_encrypted(tmp_path, shop):
     key = "november:" + base64.b64encode(bytes(32)).decode()

@@ -1,12 +1,14 @@
 """A policy keeps the sessions of a proxy that its rules name, and forgets the others."""
 
 import json
+import sys
 
 import httpx2
 import pytest
 import trio
 
-from mcp_trio import Client, Server, ToolError
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server, ToolError
+from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
 from mcp_trio.recording import Catalogue, RecordPolicy, check, open_recording
 from tests.proxy.bridged import bridged
 from tests.transports.http.scripted_server import (
@@ -230,6 +232,60 @@ async def test_a_request_that_a_lost_server_does_not_answer_is_an_error(tmp_path
     assert "cannot connect" in answer.json()["error"]["message"]
     (row,) = kept_in(tmp_path / "kept")
     assert (row.kept, row.error_kinds) == (["error"], {"protocol": 1})
+
+
+CRASHING_SERVER = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "tools/call":
+        break
+    if "id" in message:
+        answer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "x", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer}), flush=True)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("downstream", ["http", "websocket"])
+async def test_a_session_is_kept_if_the_server_ends_during_a_call(tmp_path, downstream):
+    policy = policy_in(tmp_path / "kept")
+    command = [sys.executable, "-S", "-E", "-c", CRASHING_SERVER]
+    options = {"protocol_versions": ["2025-11-25"]}
+    async with bridged(downstream, command, tmp_path, record=policy) as bridge:
+        async with Client(bridge, **options) as client:
+            await client.ping()
+        async with Client(bridge, **options) as client:
+            with pytest.raises((ConnectionLost, RequestError)):
+                await client.call_tool("moor")
+    (row,) = kept_in(tmp_path / "kept")
+    assert (row.kept, row.error_kinds, [*row.tools]) == (["error"], {"protocol": 1}, ["moor"])
+
+
+async def test_a_call_that_the_client_leaves_open_or_cancels_is_no_error(tmp_path):
+    policy = policy_in(tmp_path / "kept")
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+    async with recording_for_sessions(policy) as recording:
+        journals = [
+            start_message_journal(recording, transport="tcp", name="x", limits=Limits())
+            for _ in range(3)
+        ]
+        for journal in journals:
+            journal.record_received(*received(journal, {"id": 1, "method": "tools/call"}))
+        answered, withdrawn, left = journals
+        answered.record("out", b'{"jsonrpc":"2.0","id":1,"result":{}}')
+        withdrawn.record_received(*received(withdrawn, cancelled))
+        left.record_cause("eof")
+        for journal in journals:
+            journal.server_ended("the server has exited")
+            journal.close()
+    assert kept_in(tmp_path / "kept") == []
+
+
+def received(journal, message):
+    data = json.dumps({"jsonrpc": "2.0", **message}).encode()
+    return data, journal.read(data)
 
 
 # What a proxy cannot do.
