@@ -126,7 +126,7 @@ class Telemetry:
     to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A request
     over HTTP is a span of kind SERVER, below the one whose context came in its headers, or in the
     `_meta` of the MCP request that it brings. That is below it, or linked to it if it has a context
-    of its own. A client
+    of its own; this also holds if another instance of the server answers the request. A client
     sends the context of its span with each request (SEP-414). A server sends no trace context,
     because a replay would have to send the same ids.
 
@@ -200,6 +200,13 @@ class Telemetry:
             case _:
                 return self._begin_message(activity)
 
+    def begin_forwarded(self, activity: HttpActivity) -> None:
+        """Continue the trace of a request over HTTP whose span is that of another instance."""
+        context = propagate.extract(activity.trace, context=Context())
+        span = get_current_span(context)
+        if span.get_span_context().is_valid:
+            _HTTP_SPAN.set(_HttpSpan(lambda _: span, activity, context))
+
     def begin_http(self, activity: HttpActivity) -> EndHttp:
         """Begin the span of a request over HTTP."""
         method = activity.method if activity.method in _HTTP_METHODS else "_OTHER"
@@ -210,7 +217,9 @@ class Telemetry:
         current = get_current_span()
         if activity.is_mounted and current.get_span_context().is_valid:
             # The application into which the server is mounted has a span for the request.
-            _HTTP_SPAN.set(_HttpSpan(lambda _: current, activity, Context()))
+            outer = _HttpSpan(lambda _: current, activity, Context())
+            activity.forwarded_trace = outer.forwarded_trace
+            _HTTP_SPAN.set(outer)
         elif activity.route in _UNTRACED:
             _HTTP_SPAN.set(None)
         else:
@@ -225,6 +234,7 @@ class Telemetry:
             http = _HttpSpan(start, activity, context)
             if "traceparent" in activity.trace:
                 http.started()
+            activity.forwarded_trace = http.forwarded_trace
             _HTTP_SPAN.set(http)
 
         def end(outcome: HttpOutcome) -> None:
@@ -352,6 +362,15 @@ class _HttpSpan:
             if (own := self._span.get_span_context()).is_valid:
                 self.activity.span_trace_id = f"{own.trace_id:032x}"
         return self._span
+
+    def forwarded_trace(self, trace: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the trace context of the span; `trace` is that of the MCP request, if any."""
+        context = None
+        if "traceparent" in trace:
+            context = propagate.extract(trace, context=Context())
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, set_span_in_context(self.started(context), self.context))
+        return carrier
 
 
 @contextmanager

@@ -8,7 +8,7 @@ the same application as an ASGI application.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
@@ -80,7 +80,7 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import ProtectedResource
-    from mcp_trio._session.observing import HttpObservation
+    from mcp_trio._session.observing import HttpActivity, HttpObservation, Observer
 
 logger = logging.getLogger("mcp_trio")
 
@@ -159,7 +159,7 @@ class ObservedExchange:
 
     def __init__(self, exchange: Exchange, observation: "HttpObservation") -> None:
         self._exchange = exchange
-        self._observation = observation
+        self.observation = observation
         self.request: HttpRequest = exchange.request
 
     @property
@@ -173,12 +173,12 @@ class ObservedExchange:
 
     def answer(self, status: int, headers: Headers, body: bytes = b"") -> _Sending:
         """Send a complete response, and note its status."""
-        self._observation.status = status
+        self.observation.status = status
         return self._exchange.answer(status, headers, body)
 
     def start(self, status: int, headers: Headers) -> _Sending:
         """Send the headers of a response whose length is unknown, and note its status."""
-        self._observation.status = status
+        self.observation.status = status
         return self._exchange.start(status, headers)
 
     def send(self, piece: bytes) -> _Sending:
@@ -198,17 +198,11 @@ class ObservedExchange:
         self._exchange.close_after_response()
 
 
-def _http_observation(
-    runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool = False
-) -> "HttpObservation | None":
-    """Return the observation of a request that has arrived; None without observers."""
-    server = runtime.server
-    if not isinstance(server, ServerSessions) or not server.server.observers:
-        return None
-    from mcp_trio._session.observing import HttpActivity, HttpObservation
+def _http_activity(request: HttpRequest, route: str, *, is_mounted: bool = False) -> "HttpActivity":
+    from mcp_trio._session.observing import HttpActivity
 
     headers = request.headers
-    activity = HttpActivity(
+    return HttpActivity(
         method=request.method,
         path=request.path,
         route=route,
@@ -216,7 +210,32 @@ def _http_observation(
         is_mounted=is_mounted,
         trace={name: headers[name] for name in TRACE if name in headers},
     )
-    return HttpObservation(server.server.observers, activity)
+
+
+def _observers_of(runtime: Runtime) -> "Sequence[Observer]":
+    server = runtime.server
+    return server.server.observers if isinstance(server, ServerSessions) else ()
+
+
+def _http_observation(
+    runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool = False
+) -> "HttpObservation | None":
+    """Return the observation of a request that has arrived; None without observers."""
+    observers = _observers_of(runtime)
+    if not observers:
+        return None
+    from mcp_trio._session.observing import HttpObservation
+
+    return HttpObservation(observers, _http_activity(request, route, is_mounted=is_mounted))
+
+
+def _traced(pending: PendingRequest, body: bytes) -> HttpRequest:
+    """Return a request as another instance gets it: with the trace context of its span here."""
+    exchange: object = pending.exchange
+    if not isinstance(exchange, ObservedExchange):
+        return pending.request
+    trace = exchange.observation.forwarded_trace(body)
+    return pending.request.with_headers(trace) if trace else pending.request
 
 
 # The MCP endpoint -------------------------------------------------------------------------------
@@ -292,7 +311,7 @@ class McpEndpoint:
         """Open a session; the response to `initialize` carries its id in `Mcp-Session-Id`."""
         forwarder = self.runtime.forwarder
         if forwarder is not None and forwarder.is_leaving:
-            exchange, request = pending.exchange, pending.request
+            exchange, request = pending.exchange, _traced(pending, body)
             if not await forwarder.open_elsewhere(exchange, request, body, pending.headers):
                 raise RejectedError(closing(opening.request.id))
             return
@@ -549,7 +568,7 @@ async def respond_elsewhere(
         try:
             answered = await forwarder.answer(
                 pending.exchange,
-                pending.request,
+                _traced(pending, body),
                 body,
                 session_id=session_id,
                 headers=pending.headers,
@@ -970,7 +989,12 @@ class HttpApp:
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""
         path, bytes_max = exchange.request.path, self.runtime.server.limits.messages.bytes_max
-        route = self._routes.get(path) or self._routes[path.rstrip("/")]
+        name = path if path in self._routes else path.rstrip("/")
+        if observers := _observers_of(self.runtime):
+            from mcp_trio._session.observing import begin_forwarded
+
+            begin_forwarded(observers, _http_activity(exchange.request, name))
+        route = self._routes[name]
         await self._answer(PendingRequest(exchange, exchange.request, (), bytes_max), route)
 
     async def _answer(self, pending: PendingRequest, respond: _Responder) -> None:

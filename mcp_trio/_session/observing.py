@@ -166,6 +166,8 @@ class HttpActivity(msgspec.Struct, kw_only=True, eq=False):
         is_mounted: Whether it came through an ASGI server, which may have a span for it.
         trace: The trace context in the headers: `traceparent`, `tracestate`, `baggage`.
         span_trace_id: The trace id of the span that an observer has begun for it; "" without one.
+        forwarded_trace: Set by an observer that has begun a span for it. Given the trace context in
+            the `_meta` of its MCP request, returns that of the span, for another instance.
     """
 
     method: str
@@ -175,6 +177,7 @@ class HttpActivity(msgspec.Struct, kw_only=True, eq=False):
     is_mounted: bool
     trace: Mapping[str, str]
     span_trace_id: str = ""
+    forwarded_trace: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None
 
     @property
     def trace_id(self) -> str:
@@ -206,9 +209,10 @@ class Observer(Protocol):
 
     An observer may also be a context manager, which is entered while a server serves or a client is
     open. It may have a method `begin_http(activity: HttpActivity) -> EndHttp | None`, which is
-    called for each request over HTTP to a server. It may have `observes_replays = True`. What its
-    method `trace_context` returns is the trace context of a client's requests, and of the requests
-    of handlers by `Context.http`.
+    called for each request over HTTP to a server, and `begin_forwarded(activity)`, which is called
+    for such a request on the instance that owns its session, if another one has received it. It may
+    have `observes_replays = True`. What its method `trace_context` returns is the trace context of
+    a client's requests, and of the requests of handlers by `Context.http`.
     """
 
     def begin(self, activity: Activity) -> End | None:
@@ -355,6 +359,20 @@ def _text_of(error: BaseException) -> str:
         return ""
 
 
+class _TraceMembers(msgspec.Struct):
+    traceparent: Any = None
+    tracestate: Any = None
+    baggage: Any = None
+
+
+class _TracedParams(msgspec.Struct):
+    meta: _TraceMembers = msgspec.field(name="_meta", default_factory=_TraceMembers)
+
+
+class _TracedMessage(msgspec.Struct):
+    params: _TracedParams = msgspec.field(default_factory=_TracedParams)
+
+
 class HttpObservation:
     """An observed request over HTTP.
 
@@ -383,6 +401,22 @@ class HttpObservation:
                     self._ends.append((observer, end))
         self._began = time.perf_counter()
 
+    def forwarded_trace(self, body: bytes) -> Mapping[str, str]:
+        """Return the trace context with which to forward the request, with this body, if any."""
+        read = self.activity.forwarded_trace
+        if read is None:
+            return _NO_TRACE
+        try:
+            meta = msgspec.json.decode(body, type=_TracedMessage).params.meta
+        except ValueError:  # a batch, or no message
+            meta = _TraceMembers()
+        members = msgspec.structs.asdict(meta).items()
+        try:
+            return read({name: value for name, value in members if isinstance(value, str)})
+        except Exception:
+            logger.exception("an observer failed")
+            return _NO_TRACE
+
     def end(self, rejection: str = "", principal: str = "") -> None:
         """Report the outcome."""
         outcome = HttpOutcome(
@@ -396,6 +430,17 @@ class HttpObservation:
                 end(outcome)
             except Exception:
                 logger.exception(_FAILED, type(observer).__name__)
+
+
+def begin_forwarded(observers: Iterable[Observer], activity: HttpActivity) -> None:
+    """Report a request over HTTP that another instance has received and forwarded to this one."""
+    for observer in observers:
+        begin = getattr(observer, "begin_forwarded", None)
+        try:
+            if begin is not None:
+                begin(activity)
+        except Exception:
+            logger.exception(_FAILED, type(observer).__name__)
 
 
 @attrs.frozen(eq=False)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from mcp_trio import Client, ConnectionLost, Server
 from mcp_trio.auth import StaticTokens
+from mcp_trio.http import HttpStores, MemoryInstances
 from mcp_trio.observers import AuditLog, Metrics, RequestLog, Telemetry, check_audit_log
 from tests.observers.test_metrics import samples
 from tests.observers.test_telemetry import by_name, tracing
@@ -97,6 +99,101 @@ async def test_a_span_around_a_server_that_listens_is_not_that_of_its_requests(a
     assert http.parent is None
     assert mcp.parent.span_id == http.context.span_id
     assert http.context.trace_id != program.get_span_context().trace_id
+
+
+@asynccontextmanager
+async def two_instances(*observers):
+    """Two instances of a server, each with an observer of its own."""
+    stores = HttpStores(instances=MemoryInstances())
+    here, there = (site_of(harbour(observers=[each]), stores=stores) for each in observers)
+    async with here as one, there as other:
+        yield one, other
+
+
+@asynccontextmanager
+async def two_traced_instances():
+    """Two instances, and the exporter of the spans of each."""
+    (provider, exporter), (other_provider, other_exporter) = tracing(), tracing()
+    async with two_instances(Telemetry(provider), Telemetry(other_provider)) as (here, there):
+        yield here, there, exporter, other_exporter
+
+
+@pytest.mark.parametrize("headers", [{}, {"traceparent": TRACEPARENT}], ids=["new", "continued"])
+async def test_a_forwarded_request_is_below_the_one_over_http(autojump_clock, headers):
+    async with two_traced_instances() as (here, there, spans, spans_there):
+        client = await there.open()
+        spans_there.clear()
+        answer = await here.ask("POST", call("tide"), Mcp_Session_Id=client.id, **headers)
+        assert answer.status == 200
+        (http,), (mcp,) = spans.get_finished_spans(), spans_there.get_finished_spans()
+    assert (http.name, mcp.name) == ("POST /mcp", "tools/call tide")
+    assert mcp.parent.span_id == http.context.span_id
+    assert mcp.context.trace_id == http.context.trace_id
+    if headers:
+        assert f"{http.context.trace_id:032x}" == TRACE_ID
+        assert http.parent.span_id == int(TRACEPARENT.split("-")[2], 16)
+    else:
+        assert http.parent is None
+
+
+async def test_a_forwarded_request_with_a_trace_in_its_meta_is_linked_to_that_of_http(
+    autojump_clock,
+):
+    async with two_traced_instances() as (here, there, spans, spans_there):
+        client = await there.open()
+        spans_there.clear()
+        message = call("tide", _meta={"traceparent": TRACEPARENT})
+        await here.ask("POST", message, Mcp_Session_Id=client.id)
+        (http,), (mcp,) = spans.get_finished_spans(), spans_there.get_finished_spans()
+    assert http.context.trace_id == mcp.context.trace_id == int(TRACE_ID, 16)
+    assert http.parent.span_id == mcp.parent.span_id == int(TRACEPARENT.split("-")[2], 16)
+    assert [link.context.span_id for link in mcp.links] == [http.context.span_id]
+
+
+async def test_a_session_that_another_instance_opens_is_below_the_request_over_http(autojump_clock):
+    async with two_traced_instances() as (here, _, spans, spans_there):
+        here.runtime.forwarder.is_leaving = True
+        await here.open()
+        (http, *_), (mcp, *_) = spans.get_finished_spans(), spans_there.get_finished_spans()
+    assert (http.name, mcp.name) == ("POST /mcp", "initialize")
+    assert mcp.parent.span_id == http.context.span_id
+
+
+async def test_a_forwarded_request_is_counted_by_one_instance(autojump_clock):
+    async with two_instances(Metrics(), Metrics()) as sites:
+        here, there = sites
+        client = await there.open()
+
+        def responses():
+            observers = [site.runtime.server.server.observers[0] for site in sites]
+            found = [samples(each.text().decode()) for each in observers]
+            return [
+                sum(n for key, n in each.items() if key[0] == "mcp_http_responses_total")
+                for each in found
+            ]
+
+        before = responses()
+        await here.ask("POST", call("tide"), Mcp_Session_Id=client.id)
+        assert [n - m for n, m in zip(responses(), before, strict=True)] == [1, 0]
+
+
+async def test_an_observer_of_forwarded_requests_that_fails_changes_nothing(caplog, autojump_clock):
+    class Fails:
+        def begin(self, _):
+            return None
+
+        def begin_http(self, activity):
+            activity.forwarded_trace = self.begin_forwarded
+
+        def begin_forwarded(self, _):
+            raise RuntimeError
+
+    async with two_instances(Fails(), Fails()) as (here, there):
+        client = await there.open()
+        answer = await here.ask("POST", call("tide"), Mcp_Session_Id=client.id)
+        assert answer.status == 200
+    assert caplog.text.count("the observer Fails failed") == 1
+    assert caplog.text.count("an observer failed") == 1
 
 
 async def test_errors_and_health_checks_over_http(autojump_clock):
