@@ -69,7 +69,7 @@ def run(command, folder, *, status=0):
 def test_every_example_runs_in_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 84
+    assert len(shown) == 85
     for language, block in shown:
         runners[language](block, tmp_path)
 
