@@ -363,11 +363,11 @@ class _HttpSpan:
                 self.activity.span_trace_id = f"{own.trace_id:032x}"
         return self._span
 
-    def forwarded_trace(self, trace: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the trace context of the span; `trace` is that of the MCP request, if any."""
+    def forwarded_trace(self, received: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the trace context of the span; `received` is that of the MCP request, if any."""
         context = None
-        if "traceparent" in trace:
-            context = propagate.extract(trace, context=Context())
+        if "traceparent" in received:
+            context = propagate.extract(received, context=Context())
         carrier: dict[str, str] = {}
         propagate.inject(carrier, set_span_in_context(self.started(context), self.context))
         return carrier
