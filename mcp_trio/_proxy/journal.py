@@ -139,7 +139,7 @@ class MessageJournal:
     # The latest `initialize` that the server has not answered.
     _initialize: Request | None = attrs.field(default=None, init=False)
     _cause: Cause | None = attrs.field(default=None, init=False)
-    _open: set[RequestId] = attrs.field(factory=set[RequestId], init=False)
+    _open: dict[RequestId, None] = attrs.field(factory=dict[RequestId, None], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
@@ -210,7 +210,7 @@ class MessageJournal:
                 self._note_sent(message)
             elif isinstance(message, Response | ErrorResponse):
                 if message.id is not None:
-                    self._open.discard(message.id)
+                    self._open.pop(message.id, None)
                 self._note_response(message)
         return messages
 
@@ -220,11 +220,11 @@ class MessageJournal:
             if message.method == INITIALIZE:
                 self._initialize = message
             if message.method != LISTEN and len(self._open) < self.limits.requests.queued_max:
-                self._open.add(message.id)
+                self._open[message.id] = None
         elif isinstance(message, Notification) and message.method == CANCELLED:
             cancelled = reference_of(message)
             if cancelled is not None:
-                self._open.discard(cancelled)
+                self._open.pop(cancelled, None)
 
     def _note_response(self, message: Response | ErrorResponse) -> None:
         """If this answers `initialize`, record what was negotiated, as a session does."""
@@ -293,7 +293,7 @@ class MessageJournal:
         """
         if self.spans is not None:
             self.spans.end(request_id)
-        self._open.discard(request_id)
+        self._open.pop(request_id, None)
         if reason is not None:
             self.mark(LOST_MARK, {"id": request_id, "error": reason})
 

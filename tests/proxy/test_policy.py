@@ -164,6 +164,19 @@ async def test_a_choice_about_stateless_requests_is_repeated(between, tmp_path, 
     assert (row.calls, policy.status.sessions) == (1, 4)
 
 
+@pytest.mark.real_time
+async def test_recordings_are_compressed_and_the_oldest_removed(between, tmp_path):
+    policy = policy_in(tmp_path, rate=1.0, compress=True, keep_count_max=1, check_seconds=0.05)
+    async with between(legacy(), policy) as proxy:
+        await call_in_session(proxy, 1)
+        await call_in_session(proxy, 7)
+        with trio.fail_after(20):
+            while not (policy.status.removed and [*tmp_path.glob("*.mcprec.jsonl.zst")]):
+                await trio.sleep(0.02)
+    (row,) = kept_in(tmp_path)
+    assert (row.errors, policy.status.removed) == (1, 1)
+
+
 async def test_a_request_to_authenticate_is_no_error(between, tmp_path):
     async def reject(seen):
         return Reply(401, {"www-authenticate": "Bearer"})
