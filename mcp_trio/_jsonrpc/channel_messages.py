@@ -11,7 +11,6 @@ from typing import Any, Self, final
 
 import msgspec
 
-from mcp_trio._jsonrpc.messages import Batch, Message
 from mcp_trio.errors import ConnectionLost, LocalProtocolError
 
 
@@ -115,17 +114,17 @@ class DecodedMessage(bytes):
     """A received message that the transport has decoded already, as HTTP has to.
 
     Attributes:
-        message: The decoded message or batch.
+        message: The decoded message or batch; for a call of a tool perhaps a `ToolCall`.
         auth: As of `PrincipalMessage`.
         client_number: As of `PrincipalMessage`.
     """
 
-    message: Message | Batch
+    message: Any
     auth: AuthInfo | None
     client_number: int
 
     def __new__(
-        cls, data: bytes, message: Message | Batch, auth: AuthInfo | None, client_number: int = 0
+        cls, data: bytes, message: object, auth: AuthInfo | None, client_number: int = 0
     ) -> Self:
         self = bytes.__new__(cls, data)
         self.message = message

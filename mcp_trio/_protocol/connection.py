@@ -354,12 +354,15 @@ class Connection:
             self._auth, self._client_number = data.auth, data.client_number
         else:
             self._auth, self._client_number = None, 0
-        if type(data) is DecodedMessage:
-            message: ToolCall | Message | Batch = data.message
-        elif self.methods.get(CALL_TOOL) is self._call_row:
-            message = self._decoder.decode_by(decode_tool_call, data)
-        else:
+        message: ToolCall | Message | Batch
+        if type(data) is DecodedMessage and type(data.message) is not ToolCall:
+            message = data.message
+        elif self.methods.get(CALL_TOOL) is not self._call_row:
             message = self._decoder.decode(data)
+        elif type(data) is DecodedMessage:
+            message = data.message
+        else:
+            message = self._decoder.decode_by(decode_tool_call, data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:

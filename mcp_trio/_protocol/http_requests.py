@@ -37,8 +37,9 @@ from mcp_trio._protocol.http_headers import (
     check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
-from mcp_trio._protocol.metadata import Metadata, metadata_of
+from mcp_trio._protocol.metadata import Metadata, metadata_in, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
+from mcp_trio._protocol.tool_calls import ToolCall, decode_tool_call
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -58,8 +59,9 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 _SESSION_FIELD: Final = SESSION_ID.lower()
 _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
-# A tuple, because `Request | Notification` would be created anew by each `isinstance`.
+# Tuples, because `Request | Notification` would be created anew by each `isinstance`.
 _SINGLE_MESSAGE: Final = (Request, Notification)
+_REQUEST: Final = (Request, ToolCall)
 
 STATUS_OF_ERROR: Final[Mapping[int, int]] = {
     METHOD_NOT_FOUND: 404,
@@ -132,7 +134,7 @@ class SessionMessage(msgspec.Struct, frozen=True):
     """The message belongs to a session; `awaited` has the ids of the requests to answer."""
 
     session: str
-    message: Message | Batch
+    message: ToolCall | Message | Batch
     awaited: Sequence[RequestId]
 
 
@@ -236,15 +238,22 @@ class Endpoint:
             return Rejection(status=415, text=f"the Content-Type of a POST must be {JSON}")
         if not (http_request.accepts_json or http_request.accepts_event_streams):
             return Rejection(status=406, text=f"Accept must have {JSON} and {EVENT_STREAM}")
-        message = self.decoder.decode(body)
+        message: ToolCall | Message | Batch
+        metadata = None
+        names_stateless = self._names_stateless(http_request)
+        if not names_stateless:
+            message = self.decoder.decode_by(decode_tool_call, body)
+            if self.is_stateless and type(message) is ToolCall:
+                metadata = metadata_in(message.params.meta)
+        if names_stateless or metadata is not None:  # a stateless request needs its raw params
+            message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
-        metadata = None
         if self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
             metadata = metadata_of(message.params)
-        if metadata is not None or self._names_stateless(http_request):
+        if names_stateless or metadata is not None:
             return self._stateless_request(http_request, message, metadata)
-        request_id = message.id if isinstance(message, Request) else None
+        request_id = message.id if isinstance(message, _REQUEST) else None
         if not self.has_sessions:
             return Rejection(
                 status=400,
@@ -264,7 +273,7 @@ class Endpoint:
         if isinstance(session, Rejection):
             return msgspec.structs.replace(session, id=request_id)
         session_id, known = session
-        awaited = [message.id] if isinstance(message, Request) else []
+        awaited = [] if request_id is None else [request_id]
         if isinstance(message, Batch):
             if known.protocol_version is None or not known.protocol_version.has_batches:
                 return Rejection(status=400, text="this protocol version has no batches")

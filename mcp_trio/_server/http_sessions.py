@@ -51,6 +51,7 @@ from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import ClientKey, Shares, client_key, http_shares, network_of
+from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
@@ -276,7 +277,7 @@ class HttpSession:
         )
         return protocol_version is not None and protocol_version.primes_streams
 
-    def note_opening(self, message: Message | Batch, encoded: bytes) -> bool:
+    def note_opening(self, message: ToolCall | Message | Batch, encoded: bytes) -> bool:
         """Keep a message of the client, if another instance needs it to open the session anew.
 
         Returns:
@@ -437,7 +438,9 @@ class HttpSessions:
             with suppress(StoreUnavailableError):
                 await self.instance.wait_until_stored()
 
-    def note_message(self, session: HttpSession, message: Message | Batch, encoded: bytes) -> None:
+    def note_message(
+        self, session: HttpSession, message: ToolCall | Message | Batch, encoded: bytes
+    ) -> None:
         """Let the other instances know a message that they need to open the session anew."""
         if self.instance is not None and session.note_opening(message, encoded):
             self.instance.keep(session.id, session.facts)

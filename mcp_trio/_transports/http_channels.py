@@ -36,6 +36,7 @@ from mcp_trio._protocol.event_store import EventStore, MemoryEventStore
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.shares import network_of
+from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._transports.channel import CLOSED_TEXT, Received
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import QueuedMessage, ResponseStream
@@ -206,7 +207,7 @@ class SessionChannel(RoutedChannel):
     def deliver(
         self,
         encoded: bytes,
-        message: Message | Batch,
+        message: ToolCall | Message | Batch,
         awaited: Sequence[RequestId] = (),
         *,
         auth: AuthInfo | None = None,

@@ -33,9 +33,11 @@ from mcp_trio._protocol.methods import (
     RequiredCapability,
     Role,
     SessionTrigger,
+    custom_method,
     has_capability,
 )
 from mcp_trio._protocol.requests import IncomingRequest, oversized_response_id, response_id_of
+from mcp_trio._protocol.tool_calls import decode_tool_call
 from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -696,6 +698,20 @@ def test_a_decoded_message_is_not_decoded_again(ready):
     event = connection.receive(DecodedMessage(b"nothing that could be read", message, None))
     assert isinstance(event, RequestReceived)
     assert event.request.id == 4
+
+
+def test_a_decoded_tool_call_is_decoded_again_only_for_params_of_the_user(ready, frame):
+    data = frame(id=4, method="tools/call", params={"name": "tide", "port": "Delft"})
+    message = DecodedMessage(data, decode_tool_call(data), None)
+    usual = ready(Role.SERVER).receive(message)
+    assert usual.request.params == s.CallToolParams(name="tide")
+
+    class Tide(s.Params, kw_only=True):
+        port: str
+
+    row = custom_method("tools/call", params=Tide)
+    connection = ready(Role.SERVER, methods={**METHODS, row.name: row})
+    assert connection.receive(message).request.params.port == "Delft"
 
 
 # Sent messages: what may be sent, ids, and the end of requests.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
-from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._jsonrpc.messages import Decoder, Request
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,
@@ -20,6 +20,7 @@ from mcp_trio._protocol.http_requests import (
     text_of_body,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
@@ -194,6 +195,16 @@ def test_a_request_with_a_session_id_belongs_to_the_session(at, message, awaited
     routing_result = judged(at, message, **S)
     assert isinstance(routing_result, SessionMessage)
     assert (routing_result.session, list(routing_result.awaited)) == ("s", awaited)
+
+
+@pytest.mark.parametrize("at", [DUAL, OLD], ids=["dual", "old"])
+def test_a_tool_call_in_a_session_is_decoded_in_one_pass(at):
+    call = request("tools/call", name="tide", arguments={})
+    routing_result = judged(at, call, **S)
+    assert isinstance(routing_result.message, ToolCall)
+    assert (routing_result.session, list(routing_result.awaited)) == ("s", [1])
+    invalid = request("tools/call", name=1)  # the session reports it
+    assert isinstance(judged(at, invalid, **S).message, Request)
 
 
 @pytest.mark.requirement("HTTP-49", "TRAP-34")
