@@ -281,6 +281,8 @@ def decoded_value(name: str, text: str) -> str:
     """
     if not _ALLOWED.fullmatch(text):
         raise HeaderMismatchError(f"{name} has characters that must be sent as Base64")
+    if not text.startswith(_PREFIX):
+        return text
     inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
         return text
@@ -474,10 +476,11 @@ def check_headers_match(
 
 
 def _single_value(request: HttpRequest, name: str) -> str | None:
+    field = name.lower()
     # An intermediary may have used the other value of a repeated header.
-    if name.lower() in request.repeated:
+    if field in request.repeated:
         raise HeaderMismatchError(f"{name} was sent more than once")
-    return request.header(name)
+    return request.headers.get(field)
 
 
 def _decoded_header(request: HttpRequest, name: str) -> str | None:

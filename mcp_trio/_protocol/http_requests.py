@@ -39,7 +39,12 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
 from mcp_trio._protocol.metadata import Metadata, metadata_in, metadata_of
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.tool_calls import ToolCall, decode_tool_call
+from mcp_trio._protocol.tool_calls import (
+    CALL_TOOL,
+    ToolCall,
+    decode_tool_call,
+    with_decoded_params,
+)
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -139,10 +144,14 @@ class SessionMessage(msgspec.Struct, frozen=True):
 
 
 class StatelessMessage(msgspec.Struct, frozen=True):
-    """The message is stateless; one that lacks metadata will be rejected by the connection."""
+    """The message is stateless; one that lacks metadata will be rejected by the connection.
+
+    `call` is the same message with decoded params, if it is a valid call of a tool.
+    """
 
     message: Request | Notification
     is_incomplete: bool = False
+    call: ToolCall | None = None
 
 
 class OpenStream(msgspec.Struct, frozen=True):
@@ -249,10 +258,14 @@ class Endpoint:
             message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
+        call = None
         if self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
-            metadata = metadata_of(message.params)
+            call = with_decoded_params(message)
+            metadata = (
+                metadata_of(message.params) if call is None else metadata_in(call.params.meta)
+            )
         if names_stateless or metadata is not None:
-            return self._stateless_request(http_request, message, metadata)
+            return self._stateless_request(http_request, message, metadata, call)
         request_id = message.id if isinstance(message, _REQUEST) else None
         if not self.has_sessions:
             return Rejection(
@@ -290,7 +303,11 @@ class Endpoint:
         return http_request.headers.get(_VERSION_FIELD) in self._stateless_versions
 
     def _stateless_request(
-        self, http_request: HttpRequest, message: Message | Batch, metadata: Metadata | None
+        self,
+        http_request: HttpRequest,
+        message: ToolCall | Message | Batch,
+        metadata: Metadata | None,
+        call: ToolCall | None,
     ) -> RoutingResult:
         if not isinstance(message, _SINGLE_MESSAGE):
             return Rejection(
@@ -302,10 +319,12 @@ class Endpoint:
         paths = None
         try:
             version = metadata.version if metadata is not None and metadata.has_version else None
-            if message.params is not None:
+            if call is not None:
+                params = {"name": call.params.name}
+            elif message.params is not None:
                 params = _decode_names(message.params)
             tool = params.get("name")
-            if message.method == "tools/call" and isinstance(tool, str):
+            if message.method == CALL_TOOL and isinstance(tool, str):
                 paths = self.parameter_paths(tool)
             if paths and message.params is not None:  # decode the arguments, which may be large
                 params = _decode_params(message.params)
@@ -326,7 +345,7 @@ class Endpoint:
         if metadata is None and isinstance(message, Request):
             text = f"invalid params: _meta lacks {META_VERSION}"
             return Rejection(status=400, code=INVALID_PARAMS, text=text, id=request_id)
-        return StatelessMessage(message, metadata is not None and not metadata.is_complete)
+        return StatelessMessage(message, metadata is not None and not metadata.is_complete, call)
 
     def _session(self, http_request: HttpRequest) -> tuple[str, KnownSession] | Rejection:
         """Return the id and the facts of the session that the headers name, or a rejection."""

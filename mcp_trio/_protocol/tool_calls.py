@@ -4,6 +4,7 @@ Nearly all requests call a tool. Other requests are decoded in three passes: the
 `_meta`, and its params. Each pass would read the arguments of a tool, which may be large.
 `decode_tool_call` decodes all three parts in one pass, which takes a third of the time. It accepts
 only valid calls. Any other message is then decoded in three passes, which make the error response.
+`with_decoded_params` does the same for a request whose envelope is decoded already.
 """
 
 from typing import Any, ClassVar, Final, Literal
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
+from mcp_trio._jsonrpc.messages import Notification, Request
 from mcp_trio._protocol.metadata import Metadata, checked_token
 
 CALL_TOOL: Final = "tools/call"
@@ -70,5 +72,22 @@ class ToolCall(
 
 decode_tool_call: Final[Any] = msgspec.json.Decoder(ToolCall).decode
 """Decode a call of a tool; raises `msgspec.ValidationError` for any other message."""
+
+_decode_call_params: Final = msgspec.json.Decoder(_Params).decode
+
+
+def with_decoded_params(message: Request | Notification) -> ToolCall | None:
+    """Return a call of a tool with its decoded params.
+
+    Returns:
+        None if the message is something else, or the params are invalid.
+    """
+    if type(message) is not Request or message.method != CALL_TOOL or message.params is None:
+        return None
+    try:
+        return ToolCall("2.0", message.id, _decode_call_params(message.params))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
 
 _decode_meta: Final = msgspec.json.Decoder(types.EmptyParams).decode

@@ -520,6 +520,7 @@ class McpEndpoint:
             lambda: channel.deliver(
                 message,
                 request.auth,
+                call=routing_result.call,
                 address=request.client,
                 is_json_only=not request.accepts_event_streams,
             ),

@@ -451,12 +451,14 @@ class StatelessChannel(RoutedChannel):
         request: Request,
         auth: AuthInfo | None = None,
         *,
+        call: ToolCall | None = None,
         address: str | None = None,
         is_json_only: bool = False,
     ) -> StatelessRequest:
         """Deliver a request to the session, renumbered.
 
-        `address` tells clients without authentication apart.
+        `call` is the request with decoded params. `address` tells clients without authentication
+        apart.
         """
         client = self._client_number(address) if auth is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
@@ -464,7 +466,11 @@ class StatelessChannel(RoutedChannel):
         stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_json_only=is_json_only)
         opened = self._open[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
-            message = Request(number, request.method, request.params)
+            message: ToolCall | Request
+            if call is None:
+                message = Request(number, request.method, request.params)
+            else:
+                message = ToolCall("2.0", number, call.params)
             self._pass_to_session(DecodedMessage(encoded, message, auth, client))
         else:
             # `encoded` has no line ends in its params. The session records these bytes, so it has

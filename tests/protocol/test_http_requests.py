@@ -20,7 +20,7 @@ from mcp_trio._protocol.http_requests import (
     text_of_body,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.tool_calls import ToolCall
+from mcp_trio._protocol.tool_calls import ToolCall, with_decoded_params
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
@@ -205,6 +205,15 @@ def test_a_tool_call_in_a_session_is_decoded_in_one_pass(at):
     assert (routing_result.session, list(routing_result.awaited)) == ("s", [1])
     invalid = request("tools/call", name=1)  # the session reports it
     assert isinstance(judged(at, invalid, **S).message, Request)
+
+
+def test_a_stateless_tool_call_comes_with_its_decoded_params():
+    fields = M | {"Mcp_Method": "tools/call", "Mcp_Name": "buoy"}
+    routing_result = judged(DUAL, stateless("tools/call", name="buoy", arguments={}), **fields)
+    assert routing_result.call == with_decoded_params(routing_result.message)
+    assert (routing_result.call.id, routing_result.call.params.name) == (1, "buoy")
+    invalid = stateless("tools/call", name="buoy", requestState=1)  # the connection reports it
+    assert judged(DUAL, invalid, **fields).call is None
 
 
 @pytest.mark.requirement("HTTP-49", "TRAP-34")

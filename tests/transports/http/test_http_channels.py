@@ -21,6 +21,7 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.tool_calls import decode_tool_call, with_decoded_params
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_channels import (
     DuplicateIdError,
@@ -421,6 +422,16 @@ async def test_a_delivered_request_has_the_same_content_in_one_line():
     assert params == [None, {"a": 1}, {"a": [1, 2]}]
     passed_decoded = [each.message for each in taken if isinstance(each, DecodedMessage)]
     assert passed_decoded == decoded[:2]  # the third has other white space
+
+
+def test_a_stateless_tool_call_is_delivered_with_its_decoded_params():
+    made, taken = stateless_channel(), []
+    made.deliver_to(taken.extend)
+    request = Request("x", "tools/call", msgspec.Raw(b'{"name":"tide"}'))
+    delivered = made.deliver(request, call=with_decoded_params(request))
+    (message,) = taken
+    assert message.message == decode_tool_call(bytes(message))
+    assert message.message.id == delivered.number
 
 
 # Received messages.
