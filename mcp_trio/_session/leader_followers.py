@@ -287,18 +287,19 @@ class Poller:
         Returns None if that leader is not idle any more, or if `add` has ended the wait; the caller
         calls this again. If this is cancelled, all connections are still registered.
         """
+        if not self._turns and len(self._idle) == 1:
+            # Waiting for the only idle connection directly costs less than through epoll.
+            ((fd, only),) = self._idle.items()
+            try:
+                await trio.lowlevel.wait_readable(fd)
+            except trio.ClosedResourceError:  # `add` has ended the wait
+                return None
+            return only if only.idle is not None else None
         if not self._turns or not self._turns_left:
-            if len(self._idle) == 1:
-                # Waiting for the only idle connection directly costs less than through epoll.
-                ((fd, only),) = self._idle.items()
-                with suppress(trio.ClosedResourceError):  # `add` ends the wait
-                    await trio.lowlevel.wait_readable(fd)
-                    self._add_turn(only)
-            else:
-                assert self._epoll is not None
-                await trio.lowlevel.wait_readable(self._epoll)
-                for fd, _ in self._epoll.poll(0, max(len(self._idle), 1)):
-                    self._add_turn(self._idle[fd])
+            assert self._epoll is not None
+            await trio.lowlevel.wait_readable(self._epoll)
+            for fd, _ in self._epoll.poll(0, max(len(self._idle), 1)):
+                self._add_turn(self._idle[fd])
             self._turns_left = _READY_MAX
         while self._turns:
             network = next(iter(self._turns))
