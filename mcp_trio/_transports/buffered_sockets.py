@@ -8,7 +8,7 @@ accepts at once.
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Final
 
@@ -53,14 +53,15 @@ class ConnectedSocket(SocketDescriptor):
 
     Attributes:
         network: The network of the client; None if it is not needed.
+        idle: The connection as a poller sees it, for `wait_idle`.
     """
 
     network: str | None = None
-    _idle: IdleConnection = attrs.field(init=False)
+    idle: IdleConnection = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._idle = IdleConnection(self.fd, self.network)
+        self.idle = IdleConnection(self.fd, self.network)
 
     def shut_writing(self) -> None:
         """Send end of file to the peer; reading goes on."""
@@ -73,13 +74,9 @@ class ConnectedSocket(SocketDescriptor):
         with contextlib.suppress(OSError):  # the peer has disconnected already
             self._socket.shutdown(socket.SHUT_RD)
 
-    def wait_idle(self) -> Awaitable[None]:
-        """Wait until the socket is readable, by the function `wait_idle`."""
-        return wait_idle(self._idle)
-
     def close(self) -> None:
         """Remove the socket from its poller, and close it."""
-        self._idle.end()
+        self.idle.end()
         super().close()
 
 
@@ -107,7 +104,7 @@ class BufferedSocket:
         With `by_poller`, this waits by `wait_idle`, whose conditions then apply.
         """
         while not self.has_ended:
-            await (self.socket.wait_idle() if by_poller else self.socket.wait_readable())
+            await (wait_idle(self.socket.idle) if by_poller else self.socket.wait_readable())
             try:
                 chunk = self.socket.read_nowait()
             except BlockingIOError:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Final, NoReturn, Self, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -91,36 +91,20 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     _has_body: bool = False
     _has_chunks: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        parsed: ParsedRequest,
-        socket: BufferedSocket,
-        bodies: Shares,
-        *,
-        may_lead: bool = False,
-    ) -> Self:
-        """Return the exchange of a request whose headers were read."""
-        return cls(
-            parsed=parsed,
-            socket=socket,
-            bodies=bodies,
-            request=parsed.request,
-            may_lead=may_lead,
-            is_last=parsed.is_last,
-            _body=b"" if parsed.body_bytes == 0 else None,
-        )
-
     # The body
 
     async def body(self, bytes_max: int) -> bytes:
         """Return the request body, as `Exchange.body` documents."""
         if self._body is None:
-            try:
-                self._body = await self._read(bytes_max)
-            except Rejected as rejection:
-                self.rejection = rejection
-                raise trio.BrokenResourceError(rejection.text) from rejection
+            length = self.parsed.body_bytes
+            if length is not None and length <= min(bytes_max, len(self.socket.received)):
+                self._body = self.socket.take(length)  # it has arrived together with the headers
+            else:
+                try:
+                    self._body = await self._read(bytes_max)
+                except Rejected as rejection:
+                    self.rejection = rejection
+                    raise trio.BrokenResourceError(rejection.text) from rejection
             if self._was_read is not None:
                 self._was_read.set()
         return self._body
@@ -130,8 +114,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if length is not None:
             if length > bytes_max:
                 raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
-            if length > len(received):
-                await self._wait_until(lambda: len(received) >= length, received)
+            await self._wait_until(lambda: len(received) >= length, received)
             return self.socket.take(length)
         if self._has_read_chunks:
             raise trio.BrokenResourceError(
@@ -243,7 +226,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         to the next request. After `limits.http.headers_bytes_max` bytes of input, reading stops,
         and only `send` notices that the client has disconnected.
         """
-        if self._body is None:
+        if self._body is None and self.parsed.body_bytes != 0:
             self._was_read = self._was_read or trio.Event()
             await self._was_read.wait()
         while len(self.socket.received) < self.socket.limits.http.headers_bytes_max:
@@ -345,7 +328,14 @@ class NativeConnection:
                 raise Rejected(400, "a WebSocket handshake cannot have a body")
             await self._serve_websocket(parsed.request, raw, self.host.serve_upgrade)
             return False
-        exchange = NativeExchange.of(parsed, self.socket, self.host.bodies, may_lead=self.may_lead)
+        exchange = NativeExchange(
+            parsed=parsed,
+            socket=self.socket,
+            bodies=self.host.bodies,
+            request=parsed.request,
+            may_lead=self.may_lead,
+            is_last=parsed.is_last,
+        )
         try:
             await self.host.respond(exchange)
         except Exception as error:
