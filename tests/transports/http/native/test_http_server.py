@@ -23,6 +23,7 @@ from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
     BufferedSocketStream,
     ConnectedSocket,
+    wait_idle,
 )
 from mcp_trio._transports.http1 import (
     ChunkedBody,
@@ -529,9 +530,9 @@ async def test_a_connection_is_removed_from_the_poller_before_it_is_closed():
     ours, theirs = socket.socketpair()
     fd = ours.detach()
     connected, was_open = ConnectedSocket(fd=fd), []
-    idle = connected.wait_idle().send(None)
+    idle = connected.idle
     idle.unregister = lambda: was_open.append(os.fstat(fd))
-    assert connected.wait_idle().send(None) is idle
+    assert wait_idle(idle).send(None) is idle
     connected.close()
     assert (idle.fd, len(was_open)) == (fd, 1)
     assert theirs.recv(1) == b""
