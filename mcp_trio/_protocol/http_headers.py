@@ -111,6 +111,15 @@ class HttpRequest:
         return None if match is None else (match["name"], match["port"])
 
     @functools.cached_property
+    def is_preflight(self) -> bool:
+        """True if this is a CORS preflight request."""
+        return (
+            self.method == "OPTIONS"
+            and "access-control-request-method" in self.headers
+            and "origin" in self.headers
+        )
+
+    @functools.cached_property
     def is_json(self) -> bool:
         """True if the `Content-Type` is JSON."""
         return media_type_of(self.headers.get("content-type")) == JSON

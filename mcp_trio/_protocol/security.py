@@ -84,7 +84,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             return _rejected(request, "Host", "hosts")
         if not self._allows_origin(request):
             return _rejected(request, "Origin", "origins")
-        if not self.allows_cors and is_preflight(request):
+        if not self.allows_cors and request.is_preflight:
             text = "pages may not read responses of this server: see its setting allows_cors="
             return Rejection(status=403, text=text)
         return None
@@ -117,7 +117,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
         Returns:
             None if the request is not a preflight request, or is rejected.
         """
-        if not is_preflight(request):
+        if not request.is_preflight:
             return None
         allowed = self.cors_headers(request)
         if not allowed:
@@ -149,13 +149,6 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
         # With DNS rebinding, a page's own name leads to this server. Unless names are checked, only
         # an address in `Host` is certain to be no such name.
         return self.hosts is not None or _IP_ADDRESS.fullmatch(name) is not None
-
-
-def is_preflight(request: HttpRequest) -> bool:
-    """Return whether a request is a CORS preflight request."""
-    if request.method != "OPTIONS":
-        return False
-    return "access-control-request-method" in request.headers and "origin" in request.headers
 
 
 def _rejected(request: HttpRequest, field: str, setting: str) -> Rejection:

@@ -57,7 +57,7 @@ from mcp_trio._protocol.http_headers import (
 )
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Rejection
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.security import HostCheck, host_check_for, is_preflight
+from mcp_trio._protocol.security import HostCheck, host_check_for
 from mcp_trio._protocol.websocket import checked_token, has_token
 from mcp_trio._proxy.journal import (
     Cause,
@@ -652,7 +652,7 @@ class HttpProxy:
             rejection = self.host_check.rejection(request)
             # A browser sends the OPTIONS of a CORS preflight without credentials.
             is_accepted = (
-                self.token is None or is_preflight(request) or has_token(request, self.token)
+                self.token is None or request.is_preflight or has_token(request, self.token)
             )
             if rejection is None and not is_accepted:
                 rejection = Rejection(

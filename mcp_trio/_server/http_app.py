@@ -8,7 +8,7 @@ the same application as an ASGI application.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
@@ -36,7 +36,7 @@ from mcp_trio._protocol.http_requests import (
     StatelessMessage,
 )
 from mcp_trio._protocol.metadata import TRACE
-from mcp_trio._protocol.security import HostCheck, is_preflight
+from mcp_trio._protocol.security import HostCheck
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME_RESPONSE, ForwardedExchange
@@ -51,7 +51,6 @@ from mcp_trio._server.routes import (
     Routes,
     response_of,
 )
-from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
     exc_info_from_users_code,
@@ -80,7 +79,7 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import ProtectedResource
-    from mcp_trio._session.observing import HttpActivity, HttpObservation, Observer
+    from mcp_trio._session.observing import HttpActivity, HttpObservation
 
 logger = logging.getLogger("mcp_trio")
 
@@ -212,21 +211,14 @@ def _http_activity(request: HttpRequest, route: str, *, is_mounted: bool = False
     )
 
 
-def _observers_of(runtime: Runtime) -> "Sequence[Observer]":
-    server = runtime.server
-    return server.server.observers if isinstance(server, ServerSessions) else ()
-
-
 def _http_observation(
     runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool = False
-) -> "HttpObservation | None":
-    """Return the observation of a request that has arrived; None without observers."""
-    observers = _observers_of(runtime)
-    if not observers:
-        return None
+) -> "HttpObservation":
+    """Return the observation of a request that has arrived, for a server with observers."""
     from mcp_trio._session.observing import HttpObservation
 
-    return HttpObservation(observers, _http_activity(request, route, is_mounted=is_mounted))
+    activity = _http_activity(request, route, is_mounted=is_mounted)
+    return HttpObservation(runtime.observers, activity)
 
 
 def _traced(pending: PendingRequest, body: bytes) -> HttpRequest:
@@ -261,7 +253,7 @@ class McpEndpoint:
     _timer_queue: TimerQueue = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._timer_queue = TimerQueue(self.runtime.server.limits.http.watch_after_seconds)
+        self._timer_queue = TimerQueue(self.runtime.limits.http.watch_after_seconds)
 
     async def respond(self, pending: PendingRequest) -> None:
         """Answer one request.
@@ -463,7 +455,7 @@ class McpEndpoint:
     ) -> StreamSender:
         channel, primes = session.channel, session.primes_streams
         return StreamSender(
-            limits=self.runtime.server.limits,
+            limits=self.runtime.limits,
             headers=[*_id_headers(session), *pending.headers],
             begin_events=partial(channel.begin_events, stream, has_first_event=primes),
             add_last_event=partial(channel.add_last_event, stream) if primes else None,
@@ -503,7 +495,7 @@ class McpEndpoint:
     ) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
         self.runtime.renew_stateless()
-        channel, limits = self.runtime.stateless, self.runtime.server.limits
+        channel, limits = self.runtime.stateless, self.runtime.limits
         if not self.runtime.has_stateless:
             raise RejectedError(
                 _stateless_session_lost(getattr(routing_result.message, "id", None))
@@ -668,7 +660,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={session.id}".encode(), name="endpoint")
         sender = StreamSender(
-            limits=self.runtime.server.limits, headers=pending.headers, first_event=endpoint
+            limits=self.runtime.limits, headers=pending.headers, first_event=endpoint
         )
         send = partial(sender.send_events, pending.exchange, session.channel.standalone)
         try:
@@ -737,7 +729,9 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             RecordingError: The recording cannot be made.
         """
         request = upgrade.request
-        observation = _http_observation(self.runtime, request, self.handshake_check.path)
+        observation = None
+        if self.runtime.observers:
+            observation = _http_observation(self.runtime, request, self.handshake_check.path)
 
         def answered(status: int, rejection: str = "") -> None:
             if observation is not None:
@@ -758,7 +752,7 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return
         try:
             with self.runtime.sessions.counted_websocket(admitted.principal, admitted.client):
-                channel = await accept_websocket(upgrade, admitted, self.runtime.server.limits)
+                channel = await accept_websocket(upgrade, admitted, self.runtime.limits)
                 answered(HTTPStatus.SWITCHING_PROTOCOLS)
                 await self.runtime.serve(channel)
         except TooManySessionsError as error:
@@ -958,24 +952,32 @@ class HttpApp:
         """The function that the HTTP server calls for a WebSocket handshake, if there is one."""
         return None if self.websocket is None else self.websocket.upgrade
 
-    async def respond(self, exchange: Exchange) -> None:
+    # Functions that only choose the next coroutine return it without awaiting: each coroutine on
+    # the stack makes every wait of the request slower.
+
+    def respond(self, exchange: Exchange) -> Awaitable[None]:
         """Answer one request; return early if its client disconnects."""
         request = exchange.request
         headers = self.host_check.cors_headers(request)
-        pending = PendingRequest(
-            exchange, request, headers, self.runtime.server.limits.messages.bytes_max
-        )
+        bytes_max = self.runtime.limits.messages.bytes_max
+        pending = PendingRequest(exchange, request, headers, bytes_max)
         forwarder = self.runtime.forwarder
         if forwarder is not None and forwarder.is_leaving:
             exchange.close_after_response()
+        if self.runtime.observers:
+            return self._answer_observed(pending)
+        return self._answer(pending, self._respond)
+
+    async def _answer_observed(self, pending: PendingRequest) -> None:
+        """Answer one request, and tell the observers its status."""
+        exchange, request = pending.exchange, pending.request
         path = request.path if request.path in self._routes else request.path.rstrip("/")
-        route = path if path in self._routes else ""
         observation = _http_observation(
-            self.runtime, request, route, is_mounted=isinstance(exchange, AsgiExchange)
+            self.runtime,
+            request,
+            path if path in self._routes else "",
+            is_mounted=isinstance(exchange, AsgiExchange),
         )
-        if observation is None:
-            await self._answer(pending, self._respond)
-            return
         # Type checkers tell the coroutine of an `async def` from one that is returned.
         pending.exchange = cast("Exchange", ObservedExchange(exchange, observation))
         try:
@@ -989,12 +991,12 @@ class HttpApp:
 
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""
-        path, bytes_max = exchange.request.path, self.runtime.server.limits.messages.bytes_max
+        path, bytes_max = exchange.request.path, self.runtime.limits.messages.bytes_max
         name = path if path in self._routes else path.rstrip("/")
-        if observers := _observers_of(self.runtime):
+        if self.runtime.observers:
             from mcp_trio._session.observing import begin_forwarded
 
-            begin_forwarded(observers, _http_activity(exchange.request, name))
+            begin_forwarded(self.runtime.observers, _http_activity(exchange.request, name))
         route = self._routes[name]
         await self._answer(PendingRequest(exchange, exchange.request, (), bytes_max), route)
 
@@ -1018,12 +1020,9 @@ class HttpApp:
         while self._answering:
             await self._idle.park()
 
-    # Functions that only choose the next coroutine return it without awaiting: each coroutine on
-    # the stack makes every wait of the request slower.
-
     def _respond(self, pending: PendingRequest) -> Awaitable[None]:
         request, path = pending.request, pending.request.path
-        if is_preflight(request):
+        if request.is_preflight:
             custom = None
             if self._custom is not None and path not in self._routes:
                 custom = self._custom.methods_of(request)
@@ -1140,7 +1139,7 @@ class MountedApp:
         app = self._make()
         self._host = AsgiHost(
             self._respond,
-            limits=app.runtime.server.limits,
+            limits=app.runtime.limits,
             ended=self.aclose,
             serve_upgrade=None if app.websocket is None else self._upgrade,
         )

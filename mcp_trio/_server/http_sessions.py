@@ -21,7 +21,7 @@ instance opens the session anew, with the messages by which the client had opene
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -63,6 +63,7 @@ from mcp_trio._server.sessions import (
     HandlerHttpClient,
     HandshakeTimeouts,
     RunningSession,
+    ServerSessions,
     SessionSource,
 )
 from mcp_trio._server.subscriptions import Change, NotifyChange
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from mcp_trio._protocol.state_store import StateStore
     from mcp_trio._recorder.policy import RecordStatus
     from mcp_trio._server.caller_limits import LimitStore
+    from mcp_trio._session.observing import Observer
 
 logger = logging.getLogger("mcp_trio")
 
@@ -576,6 +578,8 @@ class Runtime:
         server: The server that handles the messages.
         record: The target of the sessions' recordings; None if they are not recorded.
         stores: The stores that several instances share.
+        limits: The limits of the server.
+        observers: The observers of the server; none where no `Server` handles the messages.
         respond: The application, which answers the requests that other instances forward.
         forwarder: The requests to and from other instances; None if there are none.
         sessions: The legacy sessions.
@@ -589,6 +593,8 @@ class Runtime:
     server: SessionSource
     record: RecordTarget | None = None
     stores: Stores = attrs.field(factory=HttpStores)
+    limits: Limits = attrs.field(init=False)
+    observers: "Sequence[Observer]" = attrs.field(default=(), init=False)
     respond: Responder | None = attrs.field(default=None, init=False)
     forwarder: Forwarder | None = attrs.field(default=None, init=False)
     sessions: HttpSessions = attrs.field(init=False)
@@ -609,7 +615,9 @@ class Runtime:
     )
 
     def __attrs_post_init__(self) -> None:
-        limits = self.server.limits
+        limits = self.limits = self.server.limits
+        if isinstance(self.server, ServerSessions):
+            self.observers = self.server.server.observers
         self.sessions, self.stateless = HttpSessions(limits), StatelessChannel(limits)
         self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
@@ -634,12 +642,12 @@ class Runtime:
             Exception: The error that the lifespan raised.
         """
         try:
-            close_seconds = self.server.limits.shutdown.close_seconds
+            close_seconds = self.limits.shutdown.close_seconds
             change_notifier = self.server.change_notifier
             async with (
                 self.server.enter_lifespan(self.record, transport="http") as lifespan,
                 HandlerHttpClient(close_seconds) as http,
-                self.stores.opened(self.server.limits) as stores,
+                self.stores.opened(self.limits) as stores,
                 stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
                 self._lifespan, self._http = lifespan, http
@@ -666,9 +674,7 @@ class Runtime:
     ) -> None:
         """Run the sessions as one of several instances."""
         assert self.respond is not None
-        forwarder = Forwarder(
-            self.server.limits, self.respond, self._take_session, self._lose_session
-        )
+        forwarder = Forwarder(self.limits, self.respond, self._take_session, self._lose_session)
         async with trio.open_nursery() as forwarder.nursery:
             async with instances.joined(forwarder) as joined:
                 self.forwarder, self.sessions.instance = forwarder, joined
@@ -769,13 +775,13 @@ class Runtime:
         if not may_renew or now < self._renewable_at:
             return
         if self._reopen_stateless() is None:
-            self._renewable_at = now + self.server.limits.recording.retry_seconds
+            self._renewable_at = now + self.limits.recording.retry_seconds
         else:
             before.shut("closed")
 
     async def _keep_stateless(self, stateless: RunningSession) -> None:
         """Open a new session each time that an internal error has ended the current one."""
-        restarts = RestartBackoff(self.server.limits)
+        restarts = RestartBackoff(self.limits)
         while True:
             began_at = trio.current_time()
             await stateless.closing.wait()
@@ -794,7 +800,7 @@ class Runtime:
             stateless = self._reopen_stateless() or stateless
 
     def _reopen_stateless(self) -> RunningSession | None:
-        channel = StatelessChannel(self.server.limits)
+        channel = StatelessChannel(self.limits)
         try:
             self._stateless = self._start(channel)
         except Exception:
@@ -837,10 +843,10 @@ class Runtime:
             opened.forget()
             raise
         if self.sessions.instance is not None and isinstance(opened.application, ServedSession):
-            calls = KeptCalls(opened.id, self.sessions.instance, self.server.limits)
+            calls = KeptCalls(opened.id, self.sessions.instance, self.limits)
             opened.application.calls = opened.calls = calls
             opened.application.kept_values = KeptValues(
-                self.server.limits.http.session_values_bytes_max,
+                self.limits.http.session_values_bytes_max,
                 lambda: opened.is_opening or opened.values == opened.stored_values,
                 partial(self.sessions.publish_values, opened),
             )
@@ -879,7 +885,7 @@ class Runtime:
                 lambda request_id: encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME),
                 continued,
             )
-            with trio.move_on_after(self.server.limits.requests.initialize_seconds):
+            with trio.move_on_after(self.limits.requests.initialize_seconds):
                 for encoded in facts.opening:
                     message = self.endpoint.decoder.decode(encoded)
                     assert isinstance(message, Request | Notification)
@@ -928,7 +934,7 @@ class Runtime:
         if forwarder is None or self.is_closing:
             return
         try:
-            with trio.fail_after(self.server.limits.shutdown.close_seconds):
+            with trio.fail_after(self.limits.shutdown.close_seconds):
                 await forwarder.instance.leave()
         except (StoreUnavailableError, trio.TooSlowError) as error:
             logger.warning("the sessions cannot be handed over: %s", str(error) or "no response")
@@ -936,7 +942,7 @@ class Runtime:
         forwarder.is_leaving = True
         self.leaving.set()
         forwarder.end_streams()
-        with trio.move_on_after(self.server.limits.shutdown.hand_over_seconds):
+        with trio.move_on_after(self.limits.shutdown.hand_over_seconds):
             self._hand_over_sessions(_is_answered)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
@@ -956,7 +962,7 @@ class Runtime:
 
         This takes at most `limits.shutdown.close_seconds`.
         """
-        with trio.move_on_after(self.server.limits.shutdown.close_seconds):
+        with trio.move_on_after(self.limits.shutdown.close_seconds):
             while self._is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
 
