@@ -302,10 +302,9 @@ class ServedSession:
             RequestError: The request is answered with this error.
             Exception: The handler failed.
         """
-        request = handling.request
         # A first request, which has no state and no answers yet, is a round as well: the state of a
         # resumable handler begins with it.
-        if request.may_want_input:
+        if handling.ask_in_rounds is not None:
             return self.rounds.answer_round(handling, self)
         if self.may_move:
             return self._handle_and_keep_values(handling)

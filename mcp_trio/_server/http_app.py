@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import parse_qs
 
 import attrs
@@ -233,9 +233,6 @@ def _traced(pending: PendingRequest, body: bytes) -> HttpRequest:
 # The MCP endpoint -------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
-
-
 @attrs.define(eq=False, repr=False)
 class McpEndpoint:
     """The MCP endpoint of the Streamable HTTP transport, for stateless and legacy clients.
@@ -341,14 +338,17 @@ class McpEndpoint:
         if not awaited:
             channel.deliver(body, routing_result.message, auth=auth)
             return pending.answer(202, _id_headers(session))
-        is_json_only = not pending.request.accepts_event_streams
+        deliver = partial(
+            channel.deliver,
+            body,
+            routing_result.message,
+            awaited,
+            auth=auth,
+            is_json_only=not pending.request.accepts_event_streams,
+        )
+        leads = pending.exchange.may_lead
         try:
-            stream, jobs = self._collect(
-                pending,
-                lambda: channel.deliver(
-                    body, routing_result.message, awaited, auth=auth, is_json_only=is_json_only
-                ),
-            )
+            stream, jobs = self.runtime.pool.collect(deliver) if leads else (deliver(), None)
         except DuplicateIdError:
             text = f"an unfinished request has the same id: {awaited[0]!r}"
             raise RejectedError(Rejection(status=400, text=text, id=awaited[0])) from None
@@ -357,17 +357,6 @@ class McpEndpoint:
             raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
         return self._send_response(pending, session, stream, awaited[0], jobs)
-
-    def _collect(
-        self, pending: PendingRequest, deliver: Callable[[], T]
-    ) -> tuple[T, list[CollectedJob]]:
-        """Call `deliver`; return its result with the handlers that it started and the caller leads.
-
-        Where the caller cannot lead, the handlers start in pool tasks, and the list is empty.
-        """
-        if pending.exchange.may_lead:
-            return self.runtime.pool.collect(deliver)
-        return deliver(), []
 
     async def _send_response(
         self,
@@ -461,32 +450,27 @@ class McpEndpoint:
             add_last_event=partial(channel.add_last_event, stream) if primes else None,
             # In sessions, only the error of a denied access has another status than 200.
             status_of=None if self.protected is None else _status_of_denial,
-            challenge_of=self._headers_of_error(pending),
+            challenge_of=partial(self._headers_of_error, pending),
             prefers_events=self.streams_answers,
             unanswered=unanswered,
             settle=None if channel.events is None else channel.events.settle,
         )
 
-    def _headers_of_error(self, pending: PendingRequest) -> Callable[[Any], Headers]:
-        """Return the function that makes the headers for the data of an error.
+    def _headers_of_error(self, pending: PendingRequest, data: Any) -> Headers:
+        """Return the headers for the data of an error.
 
         The error of a denied access becomes a challenge if scopes would prevent it, and that of a
         rate limit becomes the time to wait.
         """
-        protected = self.protected
-
-        def headers(data: Any) -> Headers:
-            members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-            if protected is not None and members.get("error") == INSUFFICIENT_SCOPE:
-                scopes = str(members.get("scope", "")).split()
-                if scopes:
-                    return [protected.step_up(pending.request, scopes)]
-            seconds = members.get("retryAfter")
-            if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
-                return [("Retry-After", str(math.ceil(seconds)))]
-            return []
-
-        return headers
+        members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        if self.protected is not None and members.get("error") == INSUFFICIENT_SCOPE:
+            scopes = str(members.get("scope", "")).split()
+            if scopes:
+                return [self.protected.step_up(pending.request, scopes)]
+        seconds = members.get("retryAfter")
+        if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
+            return [("Retry-After", str(math.ceil(seconds)))]
+        return []
 
     # Stateless requests.
 
@@ -507,16 +491,16 @@ class McpEndpoint:
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
         denies_access = self.protected is not None
-        delivered, jobs = self._collect(
-            pending,
-            lambda: channel.deliver(
-                message,
-                request.auth,
-                call=routing_result.call,
-                address=request.client,
-                is_json_only=not request.accepts_event_streams,
-            ),
+        deliver = partial(
+            channel.deliver,
+            message,
+            request.auth,
+            call=routing_result.call,
+            address=request.client,
+            is_json_only=not request.accepts_event_streams,
         )
+        leads = pending.exchange.may_lead
+        delivered, jobs = self.runtime.pool.collect(deliver) if leads else (deliver(), None)
         sender = StreamSender(
             limits=limits,
             headers=pending.headers,
@@ -527,7 +511,7 @@ class McpEndpoint:
                 else STATUS_OF_ERROR.get(code)
                 or (_status_of_denial(code) if denies_access else HTTPStatus.OK)
             ),
-            challenge_of=self._headers_of_error(pending),
+            challenge_of=partial(self._headers_of_error, pending),
             unanswered=lambda: (closing if self.runtime.is_closing else _stateless_session_lost)(
                 delivered.id
             ).response(),

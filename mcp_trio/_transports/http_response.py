@@ -202,9 +202,8 @@ class ResponseStream(msgspec.Struct, eq=False):
     @property
     def responses(self) -> Sequence[bytes] | None:
         """The responses, if the stream has ended and holds nothing else; otherwise None."""
-        if not self.is_ended or not all(queued.is_response for queued in self._queue):
-            return None
-        return self.messages
+        responses = [queued.message for queued in self._queue if queued.is_response]
+        return responses if self.is_ended and len(responses) == len(self._queue) else None
 
     @property
     def messages(self) -> Sequence[bytes]:
