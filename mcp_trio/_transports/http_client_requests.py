@@ -205,14 +205,15 @@ class EndpointClient:
     auth: httpx2.Auth | None = None
     session_id: str | None = attrs.field(default=None, init=False)
     version: str | None = attrs.field(default=None, init=False)
-    _common_headers: httpx2.Headers = attrs.field(init=False)
+    _common_headers: Sequence[tuple[bytes, bytes]] = attrs.field(init=False)
     _timeout: Mapping[str, float | None] = attrs.field(init=False)
     _library: Library = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._library = library_of(self.http)
-        self._common_headers = httpx2.Headers(self.headers)
-        self._common_headers.update([_UNCOMPRESSED])
+        common = httpx2.Headers(self.headers)
+        common.update([_UNCOMPRESSED])
+        self._common_headers = common.raw
         self._timeout = {**self.http.timeout.as_dict(), "read": None}
 
     @property
@@ -261,17 +262,16 @@ class EndpointClient:
         url: httpx2.URL | None = None,
         on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[httpx2.Response, None]:
-        # Event ids, which servers choose freely, may contain any character.
-        all_headers = httpx2.Headers(self._common_headers, encoding="utf-8")
-        for name, value in headers:
-            all_headers[name] = value
+        # As UTF-8, since event ids, which servers choose freely, may contain any character.
+        own = {name.lower().encode(): (name.encode(), value.encode()) for name, value in headers}
+        common = [each for each in self._common_headers if each[0].lower() not in own]
         url = self.url if url is None else url
         request = self.http.build_request(
             method,
             # Parsing a text takes httpx2 a tenth of the whole request.
             url if self._library is httpx2 else str(url),
             content=content,
-            headers=all_headers.raw,
+            headers=[*common, *own.values()],
             extensions={"timeout": self._timeout},
         )
         if content is not None:
@@ -316,7 +316,7 @@ class EndpointClient:
         """
         self.check_not_encoded(response)
         received = bytearray()
-        async with body_pieces(response) as pieces:
+        async with unencoded_pieces(response) as pieces:
             async for piece in pieces:
                 received += piece
                 if len(received) > bytes_max:
@@ -376,14 +376,26 @@ async def body_pieces(
         with errors_converted_to(httpx2):
             yield pieces
     finally:
-        with (
-            trio.CancelScope() as leaving,
-            suppress(httpx2.HTTPError, httpx2.StreamError),
-            errors_converted_to(httpx2),
-        ):
-            leaving.cancel()
-            async for _ in pieces:
-                pass
+        if pieces.ag_frame is not None:  # it has not come to its end
+            with (
+                trio.CancelScope() as leaving,
+                suppress(httpx2.HTTPError, httpx2.StreamError),
+                errors_converted_to(httpx2),
+            ):
+                leaving.cancel()
+                async for _ in pieces:
+                    pass
+
+
+def unencoded_pieces(
+    response: httpx2.Response,
+) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    """Iterate, by `body_pieces`, over a body without `content_encoding` as it arrives.
+
+    Raw pieces are the same bytes, and cost less. A body that its transport has read already is
+    there only decoded.
+    """
+    return body_pieces(response, is_raw=not response.is_stream_consumed)
 
 
 async def bounded_body(
@@ -494,7 +506,7 @@ class EventStream:
         has_events = False
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         try:
-            async with body_pieces(response) as pieces:
+            async with unencoded_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         has_events = True
@@ -614,7 +626,7 @@ class HttpSseStream:
             await self.endpoint_client.check_success(response)
             check_event_stream(response)
             self.endpoint_client.check_not_encoded(response)
-            async with body_pieces(response) as pieces:
+            async with unencoded_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         await self._receive(event, until_endpoint)
