@@ -40,6 +40,7 @@ def network_of(address: str | None) -> str | None:
     return address if address is None or ":" not in address else _ipv6_network_of(address)
 
 
+@functools.lru_cache(maxsize=1024)  # so that the sessions of a client share its key
 def client_key(principal: str | None, address: str | None) -> ClientKey:
     """Return the key of a client; a principal never has the key of an address."""
     return (None, network_of(address)) if principal is None else (principal, None)

@@ -285,8 +285,11 @@ class ServerSessions:
     _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
     _routes: "Routes | None" = attrs.field(default=None, init=False)
+    # The bound method `declared_capabilities`, which all sessions share.
+    _get_capabilities: Callable[[], ServerCapabilities] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._get_capabilities = self.declared_capabilities
         self.writer = JsonWriter(self.server.converter)
         self.effect_codecs = EffectCodecs(self.server.converter, self.writer, self.limits)
 
@@ -615,7 +618,7 @@ class ServerSessions:
             our_role=Role.SERVER,
             our_info=self._intern(info),
             our_capabilities=_NOT_DECLARED,
-            get_capabilities=self.declared_capabilities,
+            get_capabilities=self._get_capabilities,
             instructions=server.instructions,
             limits=self.limits,
             methods=self.registry.known_methods,

@@ -61,9 +61,10 @@ class RoutedChannel(ABC):
     limits: Limits
     transport: str = "http"
     _on_received: OnReceived | None = attrs.field(default=None, init=False)
-    # The messages that are kept for `receive`, which `_received_changed` wakes.
+    # The messages that are kept for `receive`, which `_received_changed` wakes. A channel whose
+    # session has called `deliver_to` needs neither.
     _received: tuple[Received, ...] = attrs.field(default=(), init=False)
-    _received_changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _received_changed: Wakeup | None = attrs.field(default=None, init=False)
     _has_input_ended: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
@@ -94,12 +95,13 @@ class RoutedChannel(ABC):
             self._on_received([message])
         else:
             self._received = (*self._received, message)
-            self._received_changed.wake()
+            self._wake_receiver()
 
     async def receive(self) -> Sequence[Received]:
         """Return the messages that have been received, as `Channel.receive` documents."""
         await trio.lowlevel.checkpoint()
         while not (self._received or self._has_input_ended or self._is_closed):
+            self._received_changed = self._received_changed or Wakeup()
             await self._received_changed.wait()
         if self._is_closed:
             raise trio.ClosedResourceError(CLOSED_TEXT)
@@ -109,9 +111,13 @@ class RoutedChannel(ABC):
     def end_input(self) -> None:
         """End the session's input."""
         self._has_input_ended = True
-        self._received_changed.wake()
+        self._wake_receiver()
         if self._on_received is not None:
             self._on_received([])
+
+    def _wake_receiver(self) -> None:
+        if self._received_changed is not None:
+            self._received_changed.wake()
 
     # Sent messages
 
