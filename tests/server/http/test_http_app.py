@@ -236,7 +236,10 @@ async def test_two_endpoints_at_one_path_are_rejected(path):
 
 @pytest.mark.parametrize("option", ["path", "ws_path"])
 async def test_a_path_without_a_slash_at_its_start_is_rejected(option):
-    with trio.fail_after(5), pytest.raises(ValueError, match="has to begin with a slash, unlike 'there'"):
+    with (
+        trio.fail_after(5),
+        pytest.raises(ValueError, match="has to begin with a slash, unlike 'there'"),
+    ):
         await Server("x").serve_http(port=0, **{option: "there"})
 
 
