@@ -150,7 +150,11 @@ def is_cacheable(raw: bytes) -> bool:
 def _cached_request(
     raw: bytes, client: str | None, scheme: str, certificate: str | None
 ) -> ParsedRequest:
-    return _parse_request(raw, client, scheme, certificate)
+    parsed = _parse_request(raw, client, scheme, certificate)
+    request = parsed.request  # its copies for single requests keep the cached properties
+    _ = request.host, request.is_preflight, request.is_json
+    _ = request.accepts_json, request.accepts_event_streams
+    return parsed
 
 
 def _parse_request(

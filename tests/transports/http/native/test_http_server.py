@@ -827,6 +827,22 @@ def outcome(read, raw):
         return (rejected.status, rejected.text)
 
 
+def test_requests_that_differ_only_in_length_and_session_share_what_was_computed():
+    raw = b"POST / HTTP/1.1\r\nHost: x:%d\r\nAccept: application/json\r\n"
+    raw += b"Content-Type: application/json\r\nContent-Length: %d\r\nMcp-Session-Id: %b\r\n\r\n"
+    first, second = (parse_request(raw % (7, *it), "c").request for it in [(5, b"a"), (6, b"b")])
+    other = parse_request(raw % (8, 5, b"a"), "c").request
+    assert first.host is second.host == ("x", "7")
+    assert vars(first).keys() >= {"host", "is_preflight", "is_json", "accepts_json"}
+    assert [it.header("mcp-session-id") for it in (first, second)] == ["a", "b"]
+    assert (second.is_json, second.accepts_json, second.accepts_event_streams) == (
+        True,
+        True,
+        False,
+    )
+    assert other.host == ("x", "8")
+
+
 def test_cached_headers_have_the_address_of_their_client():
     raw = b"GET /mine HTTP/1.1\r\nHost: x\r\n\r\n"
     assert parse_request(raw, "10.0.0.1").request.client == "10.0.0.1"
