@@ -996,7 +996,7 @@ class HttpApp:
             pass  # The client is gone.
         finally:
             self._answering -= 1
-            if self._idle and not self._answering:
+            if not self._answering and self._idle:
                 self._idle.unpark_all()
 
     async def all_answered(self) -> None:

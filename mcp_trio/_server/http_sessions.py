@@ -498,7 +498,8 @@ class HttpSessions:
     def use(self, session_id: str) -> HttpSession:
         """Return the session with a known id, and note that its client has used it now."""
         session = self._open[session_id]
-        self._forget_unused(session)
+        if self._unused:
+            self._forget_unused(session)
         session.used_at = trio.current_time()
         return session
 
