@@ -147,8 +147,7 @@ class MemoryEventStore:
             ids.append(_event_id(number, len(ids) + 1))
         if size <= self._bytes_max:
             # A client can resume from the first, empty event even if only the others are stored.
-            ended = (number, 2, *map(bytes, events)) if events else (number, 1, b"")
-            self._ended.append(ended)
+            self._ended.append((number, 2, *map(bytes, events)) if events else (number, 1, b""))
             self._kept_events += len(events) or 1
             self._kept_bytes += size
             self._forget_surplus()
