@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+import lazy_loader  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
 
 def lazy_names(
