@@ -1,7 +1,7 @@
 """The names of the public modules, each listed once, in the stub beside the module."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lazy_loader  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
@@ -18,9 +18,8 @@ def lazy_names(
         module: The `__name__` of the module.
         file: The `__file__` of the module; the stub has the suffix `.pyi` instead.
     """
-    public_name, list_names, names = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
-        "mcp_trio", file
-    )
+    attach_stub = cast("Any", lazy_loader).attach_stub
+    public_name, list_names, names = attach_stub("mcp_trio", file)
 
     def get_name(name: str) -> Any:
         # The text of lazy_loader would name the package, and not the module.
