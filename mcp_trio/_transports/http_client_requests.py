@@ -5,7 +5,8 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Final, TypeAlias
+from types import AsyncGeneratorType
+from typing import Final, TypeAlias, cast
 
 import attrs
 import httpx2
@@ -376,7 +377,7 @@ async def body_pieces(
         with errors_converted_to(httpx2):
             yield pieces
     finally:
-        if pieces.ag_frame is not None:  # it has not come to its end
+        if cast("AsyncGeneratorType[bytes]", pieces).ag_frame is not None:  # it has not ended
             with (
                 trio.CancelScope() as leaving,
                 suppress(httpx2.HTTPError, httpx2.StreamError),
