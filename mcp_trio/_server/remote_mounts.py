@@ -692,7 +692,7 @@ class RemoteConnections:
         call.has_begun = True
         if not self._is_started:
             self._is_started = True
-            self.session.start_service_task(self._run)
+            self.session.start_actor(self._run)
         await self._ready.wait()
         alike = [each for each in self._connections if each.key == key]
         while not any(each.has_room for each in alike) and any(it.is_connecting for it in alike):

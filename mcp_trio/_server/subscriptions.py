@@ -222,7 +222,7 @@ class Announcer(ChangeListener):
         if not self._is_awake:
             self._is_awake = True
             lane, send = self._lane, self._send_pending
-            self.session.start_service_task(send if lane is None else partial(drive_in, lane, send))
+            self.session.start_actor(send if lane is None else partial(drive_in, lane, send))
 
     async def _send_pending(self) -> None:
         is_due = True
@@ -437,7 +437,7 @@ class Subscriptions:
                 for each in tuple(self._open):
                     each.end()
 
-            session.start_service_task(end_with_session)
+            session.start_actor(end_with_session)
         try:
             return await subscription.run()
         finally:

@@ -526,7 +526,7 @@ class Application(Protocol):
     def on_session_open(self, session: "Session") -> None:
         """Begin a session; called once, before the first message arrives. Must not raise.
 
-        Background tasks of the application start with `Session.start_service_task`. The messages
+        Background tasks of the application start with `Session.start_actor`. The messages
         that such a task sends have to wait for `initialized`, and for the turn of a lane of its
         own.
         """
@@ -540,5 +540,5 @@ class Application(Protocol):
         ...
 
     def on_session_close(self) -> None:
-        """End a session, whose service tasks are cancelled now. Must not raise."""
+        """End a session, whose actors are cancelled now. Must not raise."""
         ...

@@ -230,7 +230,7 @@ def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
 
 
 async def drive_in(lane: Lane, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a service task of a session in a lane, whose steps are journaled if it has any."""
+    """Run an actor of a session in a lane, whose steps are journaled if it has any."""
     enter_lane(lane)
     return await drive(function(), (lane,) if lane.has_steps else ())
 

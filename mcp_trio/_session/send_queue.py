@@ -222,7 +222,7 @@ class SendQueue:
     def _wake_writer(self) -> None:
         if not (self._has_writer or self._is_lost):
             self._has_writer = True
-            self.tasks.start_service_task(self._write)
+            self.tasks.start_actor(self._write)
 
     async def _write(self) -> None:
         """Run the writer until the queue is empty."""
@@ -244,7 +244,7 @@ class SendQueue:
         self._is_sending = True
         if not self._has_watcher:
             self._has_watcher = True
-            self.tasks.start_service_task(self._watch)
+            self.tasks.start_actor(self._watch)
         self.sequencer.flush()
         try:
             await self.channel.send([message for message, _ in taken])

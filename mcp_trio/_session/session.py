@@ -10,7 +10,7 @@ Roles
   notifications run in the task of `NotificationQueue`. Outgoing requests wait in the task of their
   caller.
 - The user's code never runs in the reader or the dispatcher, and cannot end the session by raising.
-- Background tasks of the application, such as the announcement of changes, are service tasks
+- Background tasks of the application, such as the announcement of changes, are actors
   (`tasks.py`).
 - A session ends once, by `shut`, with a cause: `eof` (the peer closed the connection; handlers may
   finish within `limits.shutdown.drain_seconds`), `signal`, `closed` (by this side) or `lost`. All
@@ -22,7 +22,7 @@ All tasks of a session are in one nursery, and exist only while they have someth
 that an HTTP connection leads, and that waits, keeps a task of the connection's nursery. `run`
 opens a nursery of its own, and turns the caller's cancellation into a `shut`. The owner of many
 sessions that are mostly idle starts them in a shared nursery with `begin`. In both cases the
-service tasks have ended before the channel is closed, and the handlers are awaited last: a handler
+actors have ended before the channel is closed, and the handlers are awaited last: a handler
 in a shielded scope delays the end of the nursery, and nothing else.
 """
 
@@ -49,7 +49,7 @@ from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead
 from mcp_trio._session.notifications import NotificationQueue
 from mcp_trio._session.send_queue import SendQueue
-from mcp_trio._session.tasks import ServiceTask, Tasks, open_shielded_pool
+from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog
@@ -194,9 +194,9 @@ class Session:
         """The numbers of requests whose handlers run, that wait for a place, and are suspended."""
         return self._dispatcher.handler_counts
 
-    def start_service_task(self, function: ServiceTask) -> None:
+    def start_actor(self, function: Actor) -> None:
         """Start a task of the application that lives with the session; its errors are logged."""
-        self._tasks.start_service_task(partial(_logged, function))
+        self._tasks.start_actor(partial(_logged, function))
 
     def start_lane(
         self, name: str, function: Callable[[Lane | None], Coroutine[Any, Any, None]]
@@ -204,9 +204,9 @@ class Session:
         """Start a task that lives with the session, in a lane of its own if there are lanes."""
         if self.sequencer.has_lanes:
             lane = Lane(name, self.sequencer, has_steps=self.sequencer.has_steps)
-            self.start_service_task(partial(drive_in, lane, partial(function, lane)))
+            self.start_actor(partial(drive_in, lane, partial(function, lane)))
         else:
-            self.start_service_task(partial(function, None))
+            self.start_actor(partial(function, None))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -246,7 +246,7 @@ class Session:
             await self._wind_down()
         finally:
             self.application.on_session_close()
-            await self._tasks.end_service_tasks()
+            await self._tasks.end_actors()
             await self._close()
 
     async def _wind_down(self) -> None:
@@ -553,7 +553,7 @@ class Session:
                 logger.debug("a ping ended without a result: %s", error)
 
 
-async def _logged(function: ServiceTask) -> None:
+async def _logged(function: Actor) -> None:
     try:
         await function()
     except Exception:

@@ -1,14 +1,14 @@
 """The tasks of a session, and the order in which Trio runs tasks.
 
 The tasks of a session run in its nursery, and are started when they are needed: a handler for each
-request, a callback for each notification, and the *service tasks* of the session itself:
+request, a callback for each notification, and the *actors* of the session itself:
 
 - the reader, if the channel does not deliver messages by itself;
 - the writer and its watcher, while messages wait to be written;
 - background tasks of the application;
 - pings, if they are enabled.
 
-An idle session over HTTP thus has no task at all. All service tasks have ended before the channel
+An idle session over HTTP thus has no task at all. All actors have ended before the channel
 is closed, even if the user's handlers in the same nursery go on.
 
 The reader, like the task of an HTTP connection, is a *leader* (`leader_followers.py`): it collects
@@ -66,7 +66,7 @@ def seeded_schedule(seed: int | str) -> Generator[None]:
 
 # Tasks ------------------------------------------------------------------------------------------
 
-ServiceTask: TypeAlias = Callable[[], Awaitable[None]]
+Actor: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
 
-    `on_error` is called with an error that a service task raises together with a cancellation.
+    `on_error` is called with an error that an actor raises together with a cancellation.
     """
 
     on_error: Callable[[Exception], None] | None
@@ -99,8 +99,8 @@ class Tasks:
     _context: Context | None = attrs.field(default=None, init=False)
     # Tuples, because the many sessions that are idle share the empty one.
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
-    _service_tasks: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
-    _service_task_ended: Wakeup | None = attrs.field(default=None, init=False)
+    _actors: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
+    _actor_ended: Wakeup | None = attrs.field(default=None, init=False)
 
     def open(self, pool: TaskPool, context: Context) -> None:
         """Start all tasks in `pool` from now on, with the context variables `context`.
@@ -127,8 +127,8 @@ class Tasks:
         else:
             self._pool.start_job(job, self._context)
 
-    def start_leader(self, function: ServiceTask) -> Leader:
-        """Start a service task that is a leader, after `open`."""
+    def start_leader(self, function: Actor) -> Leader:
+        """Start an actor that is a leader, after `open`."""
         assert self._pool is not None
         assert self._context is not None
 
@@ -138,14 +138,14 @@ class Tasks:
             except BaseExceptionGroup as group:
                 self._report(group)
             finally:
-                self._remove_service_task(leader)
+                self._remove_actor(leader)
 
         leader = self._context.run(self._pool.start_leader, run)
-        self._service_tasks = (*self._service_tasks, leader)
+        self._actors = (*self._actors, leader)
         return leader
 
-    def start_service_task(self, function: ServiceTask) -> None:
-        """Start a service task, which `end_service_tasks` cancels unless it ends before."""
+    def start_actor(self, function: Actor) -> None:
+        """Start an actor, which `end_actors` cancels unless it ends before."""
         scope = trio.CancelScope()
 
         async def run() -> None:
@@ -156,34 +156,34 @@ class Tasks:
                     except BaseExceptionGroup as group:
                         self._report(group)
             finally:
-                self._remove_service_task(scope)
+                self._remove_actor(scope)
 
-        self._service_tasks = (*self._service_tasks, scope)
+        self._actors = (*self._actors, scope)
         self.start(run)
 
     def _report(self, group: BaseExceptionGroup[BaseException]) -> NoReturn:
         """Pass the errors in a group to `on_error`, and raise the rest, which is a cancellation.
 
-        The transport of a service task may raise both together.
+        The transport of an actor may raise both together.
         """
         error, rest = split_group(group)
         if error is not None and self.on_error is not None:
             self.on_error(error)
         raise rest from None
 
-    def _remove_service_task(self, ended: "trio.CancelScope | Leader") -> None:
-        self._service_tasks = tuple(each for each in self._service_tasks if each is not ended)
-        if self._service_task_ended is not None:
-            self._service_task_ended.wake()
+    def _remove_actor(self, ended: "trio.CancelScope | Leader") -> None:
+        self._actors = tuple(each for each in self._actors if each is not ended)
+        if self._actor_ended is not None:
+            self._actor_ended.wake()
 
-    async def end_service_tasks(self) -> None:
-        """Cancel the service tasks, and wait for their end, shielded."""
-        for each in self._service_tasks:
+    async def end_actors(self) -> None:
+        """Cancel the actors, and wait for their end, shielded."""
+        for each in self._actors:
             each.cancel()
-        self._service_task_ended = Wakeup()
+        self._actor_ended = Wakeup()
         with trio.CancelScope(shield=True):
-            while self._service_tasks:
-                await self._service_task_ended.wait()
+            while self._actors:
+                await self._actor_ended.wait()
         # It refers to the session, which refers to this object: without this cycle, the session is
         # freed at once, and not by the garbage collector.
         self.on_error = None

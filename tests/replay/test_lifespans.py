@@ -516,7 +516,7 @@ def test_a_keyboard_interrupt_ends_the_lifespan_and_leaves_a_recording_that_is_c
 
     async def interrupt(peer, session):
         await call_twice(peer, session)
-        session.start_service_task(raise_interrupt)
+        session.start_actor(raise_interrupt)
 
     ran = len(RUNS)
     with pytest.raises(BaseExceptionGroup) as caught:

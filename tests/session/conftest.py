@@ -79,7 +79,7 @@ class Tools:
 
     def on_session_open(self, session):
         if self.beside is not None:
-            session.start_service_task(functools.partial(self.beside, session))
+            session.start_actor(functools.partial(self.beside, session))
 
     def on_session_close(self):
         pass

@@ -198,7 +198,7 @@ async def test_a_lane_is_cancelled_at_its_next_wait_and_not_while_it_waits_for_i
     assert events == ["came"] * has_come + ["cancelled"]
 
 
-async def test_a_service_task_without_steps_only_has_a_lane(steps):
+async def test_a_actor_without_steps_only_has_a_lane(steps):
     names = []
 
     async def acts():
