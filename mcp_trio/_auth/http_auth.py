@@ -78,7 +78,7 @@ from mcp_trio._transports.http_client_requests import (
     default_ssl_context,
     parsed_url,
 )
-from mcp_trio._transports.http_libraries import ConvertedAuth, library_of
+from mcp_trio._transports.http_libraries import converted_auth, errors_converted_to, library_of
 from mcp_trio.errors import AuthorizationError, ConfigError
 from mcp_trio.limits import DEFAULT_LIMITS, AuthorizationLimits, Limits
 
@@ -108,7 +108,7 @@ def http_auth(
     server: str,
     auth: Auth,
     *,
-    http: httpx2.AsyncClient | None = None,
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> httpx2.Auth:
     """Return authorization for one server, for any `httpx2.AsyncClient` that runs on Trio.
@@ -142,7 +142,7 @@ async def log_out(
     server: str,
     auth: Credentials,
     *,
-    http: httpx2.AsyncClient | None = None,
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> LogOut:
     """Remove the token for a server from its store, and revoke it at the authorization server.
@@ -181,11 +181,8 @@ def auth_for(
     """Return the value of `Client(auth=…)` as an `httpx2.Auth`.
 
     Raises:
-        TypeError: `auth` is of no known kind, or `http` is a client of httpx.
+        TypeError: `auth` is of no known kind.
     """
-    if http is not None and not isinstance(http, httpx2.AsyncClient):
-        kind = f"{type(http).__module__.partition('.')[0]}.{type(http).__name__}"
-        raise TypeError(f"with auth=, http= has to be an httpx2.AsyncClient, not {kind}")
     if isinstance(auth, httpx2.Auth):
         return auth
     if isinstance(auth, Bearer):
@@ -202,7 +199,7 @@ def auth_for(
         )
     library = library_of(auth)
     if library is not None and isinstance(auth, library.Auth):
-        return ConvertedAuth(auth)
+        return cast("httpx2.Auth", converted_auth(httpx2, auth))
     raise TypeError(
         'auth= is "oauth", an object of a class in mcp_trio.auth, or an Auth of httpx2 or httpx,'
         f" not {type(auth).__name__}"
@@ -327,7 +324,7 @@ class ServerAuth(httpx2.Auth):
         *,
         server: str,
         credentials: Credentials,
-        http: httpx2.AsyncClient | None = None,
+        http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
         limits: Limits = DEFAULT_LIMITS,
         user_wait: UserWait = nullcontext,
         wall_clock: Callable[[], float] = time.time,
@@ -572,7 +569,8 @@ class ServerAuth(httpx2.Auth):
     async def _http_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
         """Return the client for requests of the flow; one that was given stays open."""
         if self._http is not None:
-            yield self._http
+            # A client of httpx has the same methods.
+            yield cast("httpx2.AsyncClient", self._http)
             return
         timeout = httpx2.Timeout(None, connect=self._limits.authorization.request_seconds)
         async with httpx2.AsyncClient(verify=default_ssl_context(), timeout=timeout) as http:
@@ -713,7 +711,11 @@ class _Driver:
         request = self.http.build_request(action.method, url, content=action.body, headers=headers)
         response: ResponseReceived | None = None
         try:
-            with trio.CancelScope(shield=action.is_shielded), trio.fail_after(seconds):
+            with (
+                trio.CancelScope(shield=action.is_shielded),
+                trio.fail_after(seconds),
+                errors_converted_to(httpx2),
+            ):
                 response = await self._receive(request)
         except trio.TooSlowError:
             raise self._error(
@@ -726,7 +728,7 @@ class _Driver:
             self.proof_key().note_nonce(url, response.headers.get("dpop-nonce"))
         return response
 
-    async def _receive(self, request: httpx2.Request) -> ResponseReceived:
+    async def _receive(self, request: Any) -> ResponseReceived:
         # `auth=None` is no authorization, in place of that of a client that was given.
         response = await self.http.send(request, auth=None, stream=True, follow_redirects=False)
         try:

@@ -247,14 +247,14 @@ class Endpoint:
             return Rejection(status=415, text=f"the Content-Type of a POST must be {JSON}")
         if not (http_request.accepts_json or http_request.accepts_event_streams):
             return Rejection(status=406, text=f"Accept must have {JSON} and {EVENT_STREAM}")
-        message: ToolCall | Message | Batch
+        message: ToolCall | Message | Batch | None = None
         metadata = None
         names_stateless = self._names_stateless(http_request)
         if not names_stateless:
             message = self.decoder.decode_by(decode_tool_call, body)
             if self.is_stateless and type(message) is ToolCall:
                 metadata = metadata_in(message.params.meta)
-        if names_stateless or metadata is not None:  # a stateless request needs its raw params
+        if message is None or metadata is not None:  # a stateless request needs its raw params
             message = self.decoder.decode(body)
         if type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)

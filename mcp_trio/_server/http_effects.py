@@ -21,7 +21,12 @@ from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
 from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context, no_arguments
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
-from mcp_trio._transports.http_libraries import ConvertedAuth, errors_converted_to, library_of, send
+from mcp_trio._transports.http_libraries import (
+    converted_auth,
+    errors_converted_to,
+    library_of,
+    send,
+)
 from mcp_trio.limits import MIB
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
@@ -183,7 +188,7 @@ class EffectClient(httpx2.AsyncClient):
     ) -> httpx2.Response:
         """Send a request; `auth` may be an `httpx.Auth`."""
         if library_of(auth) not in {None, httpx2}:
-            auth = ConvertedAuth(auth)
+            auth = converted_auth(httpx2, auth)
         return await super().send(request, auth=auth, **options)
 
 

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import AsyncGeneratorType
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 import httpx2
@@ -26,6 +26,7 @@ from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.connections import RandomSource, ReportedState, pause_seconds
 from mcp_trio._transports.http_libraries import (
     Library,
+    converted_auth,
     converted_stream,
     errors_converted_to,
     library_of,
@@ -209,9 +210,13 @@ class EndpointClient:
     _common_headers: Sequence[tuple[bytes, bytes]] = attrs.field(init=False)
     _timeout: Mapping[str, float | None] = attrs.field(init=False)
     _library: Library = attrs.field(init=False)
+    _auth_option: Mapping[str, Any] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._library = library_of(self.http)
+        self._auth_option = {}
+        if self.auth is not None:
+            self._auth_option = {"auth": converted_auth(self._library, self.auth)}
         common = httpx2.Headers(self.headers)
         common.update([_UNCOMPRESSED])
         self._common_headers = common.raw
@@ -278,9 +283,10 @@ class EndpointClient:
         if content is not None:
             body = _RequestBody(content, self.limits.messages.chunk_bytes, on_progress)
             request.stream = converted_stream(self._library, body)
-        options = {} if self.auth is None else {"auth": self.auth}
         with errors_converted_to(httpx2):
-            response = await self.http.send(request, stream=True, follow_redirects=False, **options)
+            response = await self.http.send(
+                request, stream=True, follow_redirects=False, **self._auth_option
+            )
         try:
             yield response
         finally:

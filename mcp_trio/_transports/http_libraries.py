@@ -1,4 +1,4 @@
-"""Objects of httpx, where those of its successor httpx2 are expected.
+"""Objects of httpx, where those of its successor httpx2 are expected, and the other way round.
 
 httpx2 is the HTTP client library of this package. Users may still hold clients, authentication
 flows and transports of httpx. The classes of the two libraries have the same names and interfaces
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import attrs
-import httpx2
 import msgspec
 
 Library: TypeAlias = Any
@@ -154,7 +153,7 @@ async def send(transport: Any, request: Any) -> Any:
 class _ReadBody(msgspec.Struct, frozen=True, eq=False):
     """The body of a response, read by the response itself, so that it can be read again."""
 
-    response: httpx2.Response
+    response: Any
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         yield await self.response.aread()
@@ -163,28 +162,31 @@ class _ReadBody(msgspec.Struct, frozen=True, eq=False):
         """Leave the response open, which its client closes."""
 
 
-class ConvertedAuth(httpx2.Auth):
-    """An `httpx.Auth` as an `httpx2.Auth`."""
+@functools.cache
+def _auth_class(library: Library) -> Any:
+    class ConvertedAuth(library.Auth):  # type: ignore[misc]
+        def __init__(self, auth: Any) -> None:
+            self._auth: Any = auth
 
-    def __init__(self, auth: Any) -> None:
-        """Convert `auth`, an authentication flow of httpx."""
-        self._auth = auth
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            """Run the flow with a copy of the request, which is sent as the flow changed it."""
+            own_library = library_of(self._auth)
+            flow = self._auth.async_auth_flow(converted_request(own_library, request))
+            try:
+                sent = await anext(flow)
+                while True:
+                    response = yield converted_request(library, sent)
+                    body = converted_stream(own_library, _ReadBody(response))
+                    converted = _decoded_response(own_library, response, stream=body, request=sent)
+                    sent = await flow.asend(converted)
+            except StopAsyncIteration:
+                return
+            finally:
+                await flow.aclose()
 
-    async def async_auth_flow(
-        self, request: httpx2.Request
-    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Run the flow with a copy of the request; the copy is sent with what the flow changed."""
-        library = library_of(self._auth)
-        assert library is not None
-        flow = self._auth.async_auth_flow(converted_request(library, request))
-        try:
-            sent = await anext(flow)
-            while True:
-                response = yield converted_request(httpx2, sent)
-                body = converted_stream(library, _ReadBody(response))
-                converted = _decoded_response(library, response, stream=body, request=sent)
-                sent = await flow.asend(converted)
-        except StopAsyncIteration:
-            return
-        finally:
-            await flow.aclose()
+    return ConvertedAuth
+
+
+def converted_auth(library: Library, auth: Any) -> Any:
+    """Return an authentication flow as an `Auth` of `library`."""
+    return auth if isinstance(auth, library.Auth) else _auth_class(library)(auth)

@@ -15,6 +15,7 @@ from mcp_trio import Client, ClientGroup, ConnectionLost, Limits, Server
 from mcp_trio._auth.http_auth import ProofKey
 from mcp_trio._auth.redirect_listener import RedirectListener
 from mcp_trio._auth.token_store import read_clients, read_tokens
+from mcp_trio._transports.http_libraries import send
 from mcp_trio.auth import (
     Bearer,
     ClientCredentials,
@@ -796,12 +797,29 @@ async def test_auth_is_for_http_only():
         await Client(["program"], auth="oauth").__aenter__()
 
 
-async def test_auth_needs_a_client_of_httpx2(library):
-    async with library.AsyncClient() as http:
-        if library is httpx2:
-            return
-        with pytest.raises(TypeError, match=r"httpx2\.AsyncClient"):
-            await Client(SERVER, auth="oauth", http=http).__aenter__()
+async def test_a_client_logs_in_by_the_http_client_of_either_library(servers, library):
+    servers.required = {"tools/call": {"write"}}
+
+    class Transport(library.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            return await send(servers, request)
+
+    async with library.AsyncClient(transport=Transport()) as http:
+        async with client(servers, http=http) as connected:
+            assert (await connected.call_tool("x")).content[0].text == "done"
+        assert servers.logins == 2  # the second one with the scope that the call requires
+
+
+async def test_a_login_names_the_error_of_the_http_client_of_either_library(servers, library):
+    class Unreachable(library.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            if request.url.path == "/token":
+                raise library.ConnectError("the cable is cut")
+            return await send(servers, request)
+
+    async with library.AsyncClient(transport=Unreachable()) as http:
+        with pytest.raises(AuthorizationError, match="/token cannot be reached: the cable is cut"):
+            await client(servers, http=http).__aenter__()
 
 
 @pytest.mark.requirement("AUTH-05")
