@@ -309,7 +309,7 @@ def test_an_invalid_file_is_left_alone(invoke, file):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "name a TARGET; --uninstall can do with --name instead"),
+        ([], "name a TARGET; with --uninstall, --name NAME is enough"),
         (["server.py", "--name", ""], "--name is empty"),
         (["server.py", "--uninstall", "--print"], "cannot be used with --print or --force"),
         (["server.py", "--env", "hidden"], "a variable must be written as NAME=VALUE"),
