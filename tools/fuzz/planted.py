@@ -179,7 +179,7 @@ PLANTED: Final[Sequence[Planted]] = (
         "sealed_states",
         _STATE,
         "        except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):",
-        "        except (zlib.error, msgspec.MsgspecError):",
+        "        except (zlib.error, UnicodeDecodeError):",
     ),
     Planted(
         "sealed_states",
