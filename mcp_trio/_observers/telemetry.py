@@ -125,10 +125,10 @@ class Telemetry:
     A request is a span of kind SERVER, below the span whose context came in its `_meta`; a request
     to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A request
     over HTTP is a span of kind SERVER, below the one whose context came in its headers, or in the
-    `_meta` of the MCP request that it brings. That is below it, or linked to it if it has a context
-    of its own; this also holds if another instance of the server answers the request. A client
-    sends the context of its span with each request (SEP-414). A server sends no trace context,
-    because a replay would have to send the same ids.
+    `_meta` of the MCP request that it brings. The span of the MCP request is below it, or linked to
+    it if the MCP request has a context of its own, also if another instance of the server answers.
+    A client sends the context of its span with each request (SEP-414). A server sends no trace
+    context, because a replay would have to send the same ids.
 
     The attributes `mcp_trio.recording.file` and `mcp_trio.recording.record` of a span lead to
     `mcp-trio show FILE --at RECORD`.

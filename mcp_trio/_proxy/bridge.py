@@ -349,9 +349,9 @@ def run_bridge(
     """Run a proxy until its only client or the server ends, or a signal arrives.
 
     A folder gets a file for each session; a single file gets all sessions; a `RecordPolicy` decides
-    which sessions are kept. `report_url` is called
-    with the URL for clients, if the proxy listens. With a tracer of OpenTelemetry, the proxy makes
-    spans, and forwards each request of a client with the context of its own span.
+    which sessions are kept. `report_url` is called with the URL for clients, if the proxy listens.
+    With a tracer of OpenTelemetry, the proxy makes spans, and forwards each request of a client
+    with the context of its own span.
 
     Returns:
         The exit status: that of a command over stdio; 128 plus the number of a signal; for a host

@@ -526,9 +526,8 @@ class Application(Protocol):
     def on_session_open(self, session: "Session") -> None:
         """Begin a session; called once, before the first message arrives. Must not raise.
 
-        Background tasks of the application start with `Session.start_actor`. The messages
-        that such a task sends have to wait for `initialized`, and for the turn of a lane of its
-        own.
+        Background tasks of the application start with `Session.start_actor`. The messages that
+        such a task sends have to wait for `initialized`, and for the turn of a lane of its own.
         """
         ...
 

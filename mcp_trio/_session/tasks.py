@@ -8,8 +8,8 @@ request, a callback for each notification, and the *actors* of the session itsel
 - background tasks of the application;
 - pings, if they are enabled.
 
-An idle session over HTTP thus has no task at all. All actors have ended before the channel
-is closed, even if the user's handlers in the same nursery go on.
+An idle session over HTTP thus has no task at all. All actors have ended before the channel is
+closed, even if the user's handlers in the same nursery go on.
 
 The reader, like the task of an HTTP connection, is a *leader* (`leader_followers.py`): it collects
 the handlers of the requests that it has read, and runs their first steps itself. A handler that no

@@ -56,7 +56,7 @@ async def book(seen):
         case 9:
             return Reply(500, {"content-type": "text/html"}, b"<p>no</p>")
         case 10:
-            raise httpx2.ConnectError("nobody listens")
+            raise httpx2.ConnectError("connection refused")
         case 11:
             await trio.sleep(3)
     return result(seen, content=[])
