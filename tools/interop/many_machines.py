@@ -122,8 +122,8 @@ class Balancer:
         await trio.serve_tcp(self._carry, self.port, host="127.0.0.1", task_status=task_status)
 
     async def _carry(self, client: trio.SocketStream) -> None:
-        for _ in self.instances:
-            instance = self.instances[next(self._turn) % len(self.instances)]
+        first = next(self._turn) % len(self.instances)
+        for instance in (*self.instances[first:], *self.instances[:first]):
             try:
                 server = await trio.open_tcp_stream("127.0.0.1", instance.port)
             except OSError:
