@@ -1,1 +1,1 @@
-"""Servers: what users register, and how it is served."""
+"""The server role: tools, resources and prompts, and serving them over every transport."""

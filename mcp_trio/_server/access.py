@@ -1,6 +1,6 @@
 """Access to tools, resources and prompts: access rules, and entries that are hidden.
 
-An access rule has the scopes that an entry needs, and a condition, which is a function of the
+An access rule has the scopes that an entry needs, and conditions, which are functions of the
 server's code. The rule is checked when a list is made, which leaves out the entries that the sender
 of the request may not use, and when an entry is used. The decision about a use is recorded, so a
 replay with another rule diverges at that request.
@@ -37,29 +37,29 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         scopes: The scopes, all of which are needed.
-        access: A further condition.
+        conditions: Further conditions, all of which have to allow the use.
     """
 
     scopes: tuple[str, ...]
-    access: Access | None
+    conditions: tuple[Access, ...]
 
     async def denial(self, granted: frozenset[str], context: "Context") -> AccessDenied | None:
         """Return the error for a sender with these scopes; None if the sender is allowed.
 
         Raises:
-            Exception: The condition failed.
+            Exception: A condition failed.
         """
         if not granted.issuperset(self.scopes):
             return AccessDenied("the token lacks a scope that this needs", scopes=self.scopes)
-        if self.access is not None:
-            try:
-                allowed = self.access(context)
+        try:
+            for condition in self.conditions:
+                allowed = condition(context)
                 if isawaitable(allowed):
                     allowed = await allowed
-            except AccessDenied as error:
-                return error
-            if not allowed:
-                return AccessDenied()
+                if not allowed:
+                    return AccessDenied()
+        except AccessDenied as error:
+            return error
         return None
 
 
@@ -67,19 +67,8 @@ def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRu
     """Return the rule that allows what both rules allow: that of a mount, and that of an entry."""
     if first is None or second is None:
         return first or second
-    conditions = [each.access for each in (first, second) if each.access is not None]
-
-    async def allows(context: "Context") -> bool:
-        for condition in conditions:
-            allowed = condition(context)
-            if not (await allowed if isawaitable(allowed) else allowed):
-                return False
-        return True
-
-    from mcp_trio._auth.challenges import checked_scopes  # only a server with access rules needs it
-
-    scopes = checked_scopes({*first.scopes, *second.scopes})
-    return AccessRule(scopes, allows if conditions else None)
+    scopes = tuple(sorted({*first.scopes, *second.scopes}))
+    return AccessRule(scopes, first.conditions + second.conditions)
 
 
 def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | None:
@@ -95,8 +84,8 @@ def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | 
         return None
     from mcp_trio._auth.challenges import checked_scopes  # only a server with access rules needs it
 
-    checked = checked_scopes(scopes)
-    return AccessRule(checked, access) if checked or access is not None else None
+    rule = AccessRule(checked_scopes(scopes), () if access is None else (access,))
+    return rule if rule.scopes or rule.conditions else None
 
 
 # Hidden entries ---------------------------------------------------------------------------------
@@ -154,7 +143,7 @@ def selection_of(
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """Stands for all entries of a kind that are not registered: those of remote servers.
+    """A stand-in for all entries of a kind that are not registered: those of remote servers.
 
     Only a decision about the kind applies to them, since their names and tags are not known. It has
     those attributes of a `RegisteredEntry` that are read to decide whether an entry is visible.

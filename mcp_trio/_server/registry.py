@@ -467,9 +467,9 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
     if isinstance(entry, RegisteredEntry):
         changed["rule"] = joined = joined_rule(rule, entry.rule)
         if rule is not None and joined is not None:
-            # The mounted server checks the entry's own condition, but one challenge has to name
+            # The mounted server checks the entry's own conditions, but one challenge has to name
             # the scopes of both rules.
-            rule = AccessRule(joined.scopes, rule.access)
+            rule = AccessRule(joined.scopes, rule.conditions)
     changed["origin"] = Origin(mount, entry, rule)
     if isinstance(entry, RegisteredResource):
         changed["template"] = UriTemplate.parse(mount.prefix.outer_uri(entry.key))
