@@ -79,7 +79,7 @@ def _take_limits(options: dict[str, Any]) -> "Sequence[Middleware]":
     )
     if not (rates or concurrency or quotas):
         return ()
-    from mcp_trio._server.command_limits import limits_of_command
+    from mcp_trio._server.caller_limits import limits_of_command
 
     try:
         return limits_of_command(rates, concurrency, quotas)
@@ -388,7 +388,7 @@ def _load(
 ) -> "Server":
     server = load_server(target)
     if limits:
-        from mcp_trio._server.command_limits import add_limits
+        from mcp_trio._server.caller_limits import add_limits
 
         add_limits(server, limits)
     if protocol_versions:

@@ -25,7 +25,7 @@ from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
 from mcp_trio._replay.stops import Stop, check_stop
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
-from mcp_trio._server.command_limits import recorded_limits, with_added_limits
+from mcp_trio._server.caller_limits import recorded_limits, with_added_limits
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of

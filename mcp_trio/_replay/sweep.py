@@ -53,7 +53,7 @@ from mcp_trio._replay.sweep_trace import (
     outcome_differences,
 )
 from mcp_trio._replay.trace import request_lane_name
-from mcp_trio._server.command_limits import with_added_limits
+from mcp_trio._server.caller_limits import with_added_limits
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of

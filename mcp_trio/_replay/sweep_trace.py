@@ -47,7 +47,7 @@ from mcp_trio._replay.trace import (
     received_data,
     request_lane_name,
 )
-from mcp_trio._server.command_limits import recorded_limits
+from mcp_trio._server.caller_limits import recorded_limits
 from mcp_trio.errors import RecordingError
 
 _LONGEST_SECONDS_MIN: Final = 1e-3

@@ -12,27 +12,45 @@ https://modelcontextprotocol.io/specification/2025-11-25/server/tools#security-c
 
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import encode_body
+from mcp_trio._journal.records import (
+    CommandBody,
+    Record,
+    body_bytes,
+    decode_body,
+    encode_body,
+)
 from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._server.context import Context
 from mcp_trio._server.effects import NO_RESULT, JsonCodec
-from mcp_trio._server.middleware import CallNext, MiddlewareRequest
+from mcp_trio._server.middleware import CallNext, Middleware, MiddlewareRequest
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.effects import Codec, Effect, perform, perform_without_waiting
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio.errors import RateLimited
+from mcp_trio.errors import RateLimited, RecordingError
+
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 T = TypeVar("T")
 
@@ -221,8 +239,8 @@ class _Limit:
     """
 
     title: str
-    per: tuple[str, ...]
-    methods: Collection[str]
+    per: tuple[str, ...] = attrs.field(converter=_checked_per)
+    methods: Collection[str] = attrs.field(validator=_check_methods)
     given_store: LimitStore | None
     settings: Mapping[str, Any]
     _memory: MemoryLimitStore = attrs.field(factory=MemoryLimitStore, init=False)
@@ -315,9 +333,7 @@ class RateLimit:
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
     burst: int | None = attrs.field(default=None, kw_only=True)
     cost: Mapping[str, float] = attrs.field(factory=dict[str, float], kw_only=True)
-    methods: Collection[str] = attrs.field(
-        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
-    )
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="RateLimit", kw_only=True)
     _rate: Rate = attrs.field(init=False)
@@ -332,7 +348,7 @@ class RateLimit:
                     f"{name!r} costs {cost:g}: it has to be from 0 to the burst, {rate.burst}"
                 )
         settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
-        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, self.per, self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -382,9 +398,7 @@ class ConcurrencyLimit:
 
     places: int = attrs.field(validator=attrs.validators.ge(1))
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
-    methods: Collection[str] = attrs.field(
-        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
-    )
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="ConcurrencyLimit", kw_only=True)
     _limit: _Limit = attrs.field(init=False)
@@ -392,7 +406,7 @@ class ConcurrencyLimit:
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         settings = {"places": self.places}
-        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, self.per, self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -458,9 +472,7 @@ class Quota:
         kw_only=True, validator=attrs.validators.in_(("bytes", "effects"))
     )
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
-    methods: Collection[str] = attrs.field(
-        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
-    )
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="Quota", kw_only=True)
     _rate: Rate = attrs.field(init=False)
@@ -470,7 +482,7 @@ class Quota:
         """Check the options."""
         self._rate = _checked_rate(self.rate)
         settings = {"of": self.of, "rate": _rate_text(self.rate)}
-        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, self.per, self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request and count what it uses, or reject it.
@@ -545,8 +557,7 @@ class LogLimit:
         """Check the options."""
         self._rate = rate = _checked_rate(self.rate, self.burst)
         settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
-        per = _checked_per(self.per)
-        self._limit = _Limit("LogLimit", per, (), None, settings)
+        self._limit = _Limit("LogLimit", self.per, (), None, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, with the limit on its log messages."""
@@ -571,3 +582,80 @@ class LogLimit:
 
         _handling(context).may_log = may_log
         return await call_next(request)
+
+
+# The limits of `mcp-trio run` -------------------------------------------------------------------
+#
+# The server in a file does not have the limits of the command, so a replay of it has to add them.
+# It finds their settings in the recording: each decision of a limit is an effect, of which the
+# arguments are the settings. If no request reached a limit, the recording has no settings of it and
+# needs none.
+
+_RUN_RATE: Final = "run --rate-limit"
+_RUN_CONCURRENCY: Final = "run --concurrency-limit"
+_RUN_QUOTA: Final = "run --quota"
+# The beginning of these names in the JSON of a record.
+_RUN_PREFIX: Final = b'"run --'
+
+
+def add_limits(server: "Server", limits: Iterable[Middleware]) -> None:
+    """Add limits outside of all middleware of a server, so none runs for a rejected request."""
+    sessions_of(server).middleware[:0] = limits
+
+
+def limits_of_command(
+    rates: Sequence[str], places: int | None, quotas: Sequence[str]
+) -> list[Middleware]:
+    """Return the limits of the options of `mcp-trio run`, the outermost first.
+
+    Args:
+        rates: The rates of requests of a user, such as "100/minute".
+        places: The number of requests of a user that may run at once.
+        quotas: The bytes of requests and results of a user, such as "100 MB/day".
+
+    Raises:
+        ValueError: A rate, the number of places or a quota is invalid.
+    """
+    limits: list[Middleware] = [RateLimit(rate, title=_RUN_RATE) for rate in rates]
+    if places is not None:
+        limits.append(ConcurrencyLimit(places, title=_RUN_CONCURRENCY))
+    return [*limits, *(Quota(quota, of="bytes", title=_RUN_QUOTA) for quota in quotas)]
+
+
+_LIMIT_BY_NAME: Final[Mapping[str, Callable[[Any], Middleware]]] = {
+    _RUN_RATE: lambda settings: RateLimit(settings["rate"], title=_RUN_RATE),
+    _RUN_CONCURRENCY: lambda settings: ConcurrencyLimit(settings["places"], title=_RUN_CONCURRENCY),
+    _RUN_QUOTA: lambda settings: Quota(settings["rate"], of="bytes", title=_RUN_QUOTA),
+}
+
+
+def recorded_limits(journal: Iterable[Record]) -> list[Middleware]:
+    """Return the limits of the command that has recorded a session, the outermost first.
+
+    Raises:
+        RecordingError: A record of a limit has other settings than the command writes.
+    """
+    found: dict[tuple[str, str], Middleware] = {}
+    for record in journal:
+        if record.kind != "cmd" or _RUN_PREFIX not in (body_bytes(record) or b""):
+            continue
+        command = decode_body(record, CommandBody)
+        key = command.name, str(command.arguments)
+        if command.name in _LIMIT_BY_NAME and key not in found:
+            try:
+                found[key] = _LIMIT_BY_NAME[command.name](command.arguments)
+            except (LookupError, TypeError, ValueError) as error:
+                raise RecordingError(
+                    f"record {record.number}: the settings of {command.name} are damaged"
+                ) from error
+    return list(found.values())
+
+
+@contextmanager
+def with_added_limits(server: "Server", limits: Sequence[Middleware]) -> Generator[None]:
+    """Add limits outside of all middleware of a server until the block ends."""
+    add_limits(server, limits)
+    try:
+        yield
+    finally:
+        del sessions_of(server).middleware[: len(limits)]

@@ -8,7 +8,7 @@ import trio
 
 from mcp_trio import Client, Context, RequestError, Server, ThreadContext, ToolError
 from mcp_trio._journal.records import CommandBody, encode_body
-from mcp_trio._server.command_limits import add_limits, limits_of_command, recorded_limits
+from mcp_trio._server.caller_limits import add_limits, limits_of_command, recorded_limits
 from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from mcp_trio.http import HttpStores
