@@ -66,73 +66,6 @@ from mcp_trio.types import (
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
 
-# Sampling ---------------------------------------------------------------------------------------
-
-# The `maxTokens` of a request for which the handler gives none; the protocol requires the field.
-MAX_TOKENS: Final = 1024
-
-_CONTENT: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
-
-SamplingContent: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
-SamplingTurn: TypeAlias = (
-    str | SamplingContent | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
-)
-SamplingInput: TypeAlias = CreateMessageParams | SamplingTurn | Sequence[SamplingTurn]
-"""The input of a model: a text of the user, a conversation, or complete params.
-
-In a conversation, an earlier answer of the model is its `CreateMessageResult`. A list inside the
-conversation is one message with the results of the tools that the model has used.
-"""
-
-
-class SamplingOptions(TypedDict, total=False):
-    """Options of a sampling request; `CreateMessageParams` describes them."""
-
-    max_tokens: int
-    model_preferences: ModelPreferences
-    system_prompt: str
-    include_context: IncludeContext
-    temperature: float
-    stop_sequences: list[str]
-    metadata: dict[str, Any]
-    tools: list[Tool]
-    tool_choice: ToolChoice
-
-
-def sampling_params(prompt: SamplingInput, options: SamplingOptions) -> CreateMessageParams:
-    """Return the params of `sampling/createMessage`; options override those in the input.
-
-    Raises:
-        TypeError: An option is unknown, or a message has a wrong type.
-        LocalProtocolError: The results of tools in the conversation do not match the tool uses.
-    """
-    if not isinstance(prompt, CreateMessageParams):
-        turns = prompt if isinstance(prompt, list | tuple) else [prompt]
-        prompt = CreateMessageParams(
-            messages=[_sampling_message(turn) for turn in turns], max_tokens=MAX_TOKENS
-        )
-    error = unbalanced_tool_use(prompt.messages)
-    if error is not None:
-        raise LocalProtocolError(f"sampling/createMessage: {error}")
-    return msgspec.structs.replace(prompt, **options)
-
-
-def _sampling_message(turn: Any) -> SamplingMessage:
-    match turn:
-        case SamplingMessage():
-            return turn
-        case CreateMessageResult():
-            return SamplingMessage(role=turn.role, content=turn.content)
-        case str():
-            return SamplingMessage(role="user", content=TextContent(text=turn))
-        case [*blocks] if blocks and all(isinstance(it, ToolResultContent) for it in blocks):
-            return SamplingMessage(role="user", content=blocks)
-        case _ if isinstance(turn, _CONTENT):
-            return SamplingMessage(role="user", content=turn)
-        case _:
-            raise TypeError(f"a message is a text, content or a SamplingMessage, not {turn!r}")
-
-
 # Requests to the client -------------------------------------------------------------------------
 
 T = TypeVar("T")
@@ -204,12 +137,12 @@ async def ask_client(
         RemoteProtocolError: A result is no valid answer.
         RequestError, RequestTimeout, ConnectionLost: The client did not answer a question.
     """
-    questions = prepared(handling, served, questions)
+    questions = prepare_questions(handling, served, questions)
     results = await ask_all(handling, [question.as_sent() for question in questions])
     return tuple(question.read(it) for question, it in zip(questions, results, strict=True))
 
 
-def prepared(
+def prepare_questions(
     handling: Handling, served: "ServedSession", questions: Sequence[ClientQuestion[Any]]
 ) -> list[ClientQuestion[Any]]:
     """Return the questions as this client can receive them.
@@ -381,12 +314,45 @@ async def elicit_urls(
     """
     elicitations: list[UrlElicitation] = required.elicitations
     if handling.request.peer.protocol_version.has_elicitation_ids:
-        ready = prepared(handling, served, elicitations)
+        ready = prepare_questions(handling, served, elicitations)
         params: list[Any] = msgspec.to_builtins([each.as_sent().params for each in ready])
         raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
     agreed = await ask_client(handling, served, elicitations)
     if not all(answer.is_accepted for answer in agreed):
         raise ToolError(f"{required}, and the user has not agreed to it")
+
+
+# Sampling ---------------------------------------------------------------------------------------
+
+# The `maxTokens` of a request for which the handler gives none; the protocol requires the field.
+MAX_TOKENS: Final = 1024
+
+_CONTENT: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
+
+SamplingContent: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
+SamplingTurn: TypeAlias = (
+    str | SamplingContent | SamplingMessage | CreateMessageResult | Sequence[ToolResultContent]
+)
+SamplingInput: TypeAlias = CreateMessageParams | SamplingTurn | Sequence[SamplingTurn]
+"""The input of a model: a text of the user, a conversation, or complete params.
+
+In a conversation, an earlier answer of the model is its `CreateMessageResult`. A list inside the
+conversation is one message with the results of the tools that the model has used.
+"""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Options of a sampling request; `CreateMessageParams` describes them."""
+
+    max_tokens: int
+    model_preferences: ModelPreferences
+    system_prompt: str
+    include_context: IncludeContext
+    temperature: float
+    stop_sequences: list[str]
+    metadata: dict[str, Any]
+    tools: list[Tool]
+    tool_choice: ToolChoice
 
 
 @attrs.define(init=False, eq=False)
@@ -416,7 +382,21 @@ class Sampling(ClientQuestion[CreateMessageResult]):
 
     @property
     def _params(self) -> CreateMessageParams:
-        return sampling_params(self.prompt, self.options)
+        """The complete params; `options` override those in `prompt`.
+
+        Raises:
+            TypeError: An option is unknown, or a message has a wrong type.
+            LocalProtocolError: The results of tools in the conversation do not match the tool uses.
+        """
+        prompt = self.prompt
+        if not isinstance(prompt, CreateMessageParams):
+            turns = prompt if isinstance(prompt, list | tuple) else [prompt]
+            messages = [_sampling_message(turn) for turn in turns]
+            prompt = CreateMessageParams(messages=messages, max_tokens=MAX_TOKENS)
+        error = unbalanced_tool_use(prompt.messages)
+        if error is not None:
+            raise LocalProtocolError(f"{_SAMPLE}: {error}")
+        return msgspec.structs.replace(prompt, **self.options)
 
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
         """Return the parts of the capability `sampling` that the client lacks."""
@@ -452,6 +432,25 @@ class Sampling(ClientQuestion[CreateMessageResult]):
                 return msgspec.structs.replace(result, content=block)
             case _:
                 return result
+
+
+def _sampling_message(turn: Any) -> SamplingMessage:
+    match turn:
+        case SamplingMessage():
+            return turn
+        case CreateMessageResult():
+            return SamplingMessage(role=turn.role, content=turn.content)
+        case str():
+            return SamplingMessage(role="user", content=TextContent(text=turn))
+        case [*blocks] if blocks and all(isinstance(it, ToolResultContent) for it in blocks):
+            return SamplingMessage(role="user", content=blocks)
+        case _ if isinstance(turn, _CONTENT):
+            return SamplingMessage(role="user", content=turn)
+        case _:
+            raise TypeError(f"a message is a text, content or a SamplingMessage, not {turn!r}")
+
+
+# Roots, and questions by their method ------------------------------------------------------------
 
 
 @attrs.frozen(eq=False)

@@ -57,7 +57,7 @@ from mcp_trio._server.client_requests import (
     Elicitation,
     Roots,
     UrlElicitation,
-    prepared,
+    prepare_questions,
     question_of,
 )
 from mcp_trio._server.context import SEVERITY, Context
@@ -463,7 +463,9 @@ class RemoteSession:
             try:
                 params = msgspec.json.decode(question.params)
                 params.pop("_meta", None)  # It belongs to the connection to the mounted server.
-                (ready,) = prepared(handling, self.outer, [question_of(question.method, params)])
+                (ready,) = prepare_questions(
+                    handling, self.outer, [question_of(question.method, params)]
+                )
                 report = partial(call.report_to_server, number)
                 to_client = msgspec.structs.replace(ready.as_sent(), on_progress=report)
                 (result,) = await ask_all(handling, [to_client])

@@ -35,7 +35,7 @@ from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._server.client_requests import (
     ClientQuestion,
     check_capabilities,
-    prepared,
+    prepare_questions,
     question_of,
 )
 from mcp_trio._server.effects import JsonCodec, no_arguments
@@ -213,7 +213,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
                 pause = functools.partial(trio.sleep, pause_seconds)
                 await _perform_effect(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
-            ready = prepared(handling, served, list(questions.values()))
+            ready = prepare_questions(handling, served, list(questions.values()))
             answers = await ask_all(handling, [question.as_sent() for question in ready])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(questions, answers, strict=True))
