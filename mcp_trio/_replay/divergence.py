@@ -38,7 +38,7 @@ from mcp_trio._replay.trace import (
     request_lane,
     request_lane_name,
 )
-from mcp_trio._server.effects import ROOT as LIFESPAN
+from mcp_trio._server.effects import LIFESPAN
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.recorded_errors import losses
 from mcp_trio._session.untracked_calls import UntrackedCall, calls_at_import

@@ -54,8 +54,7 @@ from mcp_trio._replay.sweep_trace import (
 )
 from mcp_trio._replay.trace import request_lane_name
 from mcp_trio._server.caller_limits import with_added_limits
-from mcp_trio._server.effects import ROOT as LIFESPAN
-from mcp_trio._server.effects import ReplayLifespan
+from mcp_trio._server.effects import LIFESPAN, ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule

@@ -654,6 +654,9 @@ def recorded_limits(journal: Iterable[Record]) -> list[Middleware]:
 @contextmanager
 def with_added_limits(server: "Server", limits: Sequence[Middleware]) -> Generator[None]:
     """Add limits outside of all middleware of a server until the block ends."""
+    if not limits:  # Other sources of sessions than a `Server` have no middleware.
+        yield
+        return
     add_limits(server, limits)
     try:
         yield

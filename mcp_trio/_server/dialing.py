@@ -27,7 +27,6 @@ from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
     NamedChannel,
     OnState,
-    RandomSource,
     ReportedState,
     SocketChannelOptions,
     open_socket_channel,
@@ -117,7 +116,6 @@ class _Dialer:
     state: ReportedState
     serve: Serve
     hub_name_status: trio.TaskStatus[str]
-    random_source: RandomSource = random.random
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
     _has_been_open: bool = attrs.field(default=False, init=False)
@@ -139,7 +137,7 @@ class _Dialer:
             while True:
                 has_served = await self._serve_once()
                 failures = 0 if has_served else failures + 1
-                seconds = pause_seconds(failures, self.limits, self.random_source)
+                seconds = pause_seconds(failures, self.limits, random.random)
                 logger.debug("dialing the hub again in %.2f s", seconds)
                 await trio.sleep(seconds)
 
@@ -279,7 +277,7 @@ async def listen_websocket(
 async def _pass_on(
     connection: WebSocketChannel, sender: trio.MemorySendChannel[WebSocketChannel]
 ) -> bool:
-    """Wait until a task that iterates over the hub takes a channel; False if its server is gone."""
+    """Wait until a loop over the hub receives the channel; return False if its server is gone."""
     is_received = False
     async with trio.open_nursery() as nursery:
 

@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 
 # The stand-in for the lifespan ------------------------------------------------------------------
 
-ROOT: Final = "ctx.lifespan"
+LIFESPAN: Final = "ctx.lifespan"
 """The path of the stand-in for the complete value."""
 
-_PATH: Final = rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>'
+_ENCODED_STAND_IN: Final = rf'<{re.escape(LIFESPAN)}(\.\w+|\["[^"]*"\])*>'
 
 # The special methods that raise. A stand-in can only be passed on, have its attributes and items
 # read, and be shown by `repr`.
@@ -89,7 +89,10 @@ class ReplayLifespan:
     _on_use: Callable[[str, str], None]
 
     def __init__(
-        self, path: str = ROOT, *, on_use: Callable[[str, str], None] = lambda _path, _advice: None
+        self,
+        path: str = LIFESPAN,
+        *,
+        on_use: Callable[[str, str], None] = lambda _path, _advice: None,
     ) -> None:
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_on_use", on_use)
@@ -118,7 +121,7 @@ def reject_use(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
         BlockedInReplay: Always.
     """
     path: str = object.__getattribute__(stand_in, "_path")
-    effect = "use" if path == ROOT else re.findall(r"\w+", path)[-1]
+    effect = "use" if path == LIFESPAN else re.findall(r"\w+", path)[-1]
     advice = (
         f"`@effect async def {effect}(lifespan, ...)` that uses it, and pass it ctx.lifespan; or"
         " replay(lifespan=...) with a lifespan that may be entered"
@@ -130,12 +133,16 @@ def reject_use(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
     )
 
 
+for _name in _REJECTED:
+    setattr(ReplayLifespan, _name, reject_use)
+
+
 def with_recorded_lifespan(body: bytes, recorded: bytes | None) -> bytes:
     """Return the JSON of a replay, with the recorded value wherever it has a stand-in.
 
     A replay cannot compare such a value: it only knows that the value comes from the lifespan.
     """
-    if recorded is None or f"<{ROOT}".encode() not in body:
+    if recorded is None or f"<{LIFESPAN}".encode() not in body:
         return body
     return msgspec.json.encode(
         _with_recorded(msgspec.json.decode(body), msgspec.json.decode(recorded))
@@ -144,7 +151,7 @@ def with_recorded_lifespan(body: bytes, recorded: bytes | None) -> bytes:
 
 def _with_recorded(value: Any, recorded: Any) -> Any:
     kind = value.__class__
-    if kind is str and re.fullmatch(_PATH, value):
+    if kind is str and re.fullmatch(_ENCODED_STAND_IN, value):
         return recorded
     if kind is not recorded.__class__:
         return value
@@ -154,10 +161,6 @@ def _with_recorded(value: Any, recorded: Any) -> Any:
     if kind is dict:
         return {name: _with_recorded(it, recorded.get(name)) for name, it in value.items()}
     return value
-
-
-for _name in _REJECTED:
-    setattr(ReplayLifespan, _name, reject_use)
 
 
 # The running handler ----------------------------------------------------------------------------
@@ -401,26 +404,21 @@ def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Cal
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
 
-    name = name_of(function)
+    make = functools.partial(effect_of, name=name_of(function), is_repeatable=repeatable)
 
     @functools.wraps(function)
     async def call_async(*args: Any, **keywords: Any) -> Any:
         current = active_context()
         if current is None:
             return await function(*args, **keywords)
-        made = effect_of(
-            current.served, function, args, keywords, name=name, is_repeatable=repeatable
-        )
-        return await perform(current.caller, made)
+        return await perform(current.caller, make(current.served, function, args, keywords))
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         current = active_context()
         if current is None:
             return function(*args, **keywords)
-        made = effect_of(
-            current.served, function, args, keywords, name=name, is_repeatable=repeatable
-        )
+        made = make(current.served, function, args, keywords)
         if current.bridge is None:
             return perform_without_waiting(current.caller, made)
         return perform_in_thread(current.bridge.call, current.caller, made)
