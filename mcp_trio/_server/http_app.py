@@ -895,39 +895,37 @@ class HttpApp:
         mcp = McpEndpoint(
             self.runtime, streams_answers=self.streams_answers, protected=self.protected
         )
-        # The owner of each path, for error texts.
-        health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
-        routes: list[tuple[str, str, _Responder]] = [
-            (HEALTH, health, self._respond_health),
+        custom = self.runtime.server.routes
+        # The path and the function of each endpoint, and its owner, for error texts.
+        endpoints: list[tuple[str, str, _Responder]] = [
+            (HEALTH, "the health check", self._respond_health),
             (self.path, "the MCP endpoint, which path= changes", mcp.respond),
         ]
+        if custom is None or custom.find(READY) is None:  # The user may have a route there.
+            endpoints.append((READY, "the readiness check", self._respond_ready))
         if self.has_sse and self.runtime.endpoint.has_sessions:
-            sse = SseEndpoints(self.runtime)
-            routes.append(("/sse", sse_owner, sse.respond_stream))
-            routes.append(("/messages", sse_owner, sse.respond_post))
+            sse, owner = SseEndpoints(self.runtime), "HTTP+SSE, which has_sse=False switches off"
+            endpoints.append(("/sse", owner, sse.respond_stream))
+            endpoints.append(("/messages", owner, sse.respond_post))
         if self.websocket is not None:
             owner = "WebSocket, which has_websocket=False switches off"
-            routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
+            endpoints.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
         metadata: _Responder = self._respond_metadata
-        self._public = frozenset({metadata, self._respond_ready})
         if self.protected is not None and self.protected.has_metadata:
             owner = "the metadata of Server(auth=…)"
-            routes += [(path, owner, metadata) for path in self.protected.metadata_paths]
-        paths = [path for path, _, _ in routes]
+            endpoints += [(path, owner, metadata) for path in self.protected.metadata_paths]
+        paths = [path for path, _, _ in endpoints]
         for index, path in enumerate(paths):
             if not path.startswith("/"):
                 raise ValueError(f"a path has to begin with a slash, unlike {path!r}")
             if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
                 raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
-        self._routes = {path: route for path, _, route in routes}
+        self._routes = {path: responder for path, _, responder in endpoints}
+        # Load balancers, and clients that look for the authorization server, send no credentials.
+        self._public = frozenset({self._respond_health, self._respond_ready, metadata})
         self.runtime.respond = self._respond_forwarded
-        custom = self.runtime.server.routes
-        # A server may have a route of its own at this path.
-        if custom is None or custom.find(READY) is None:
-            routes.append((READY, "the readiness check", self._respond_ready))
-            self._routes = {**self._routes, READY: self._respond_ready}
         if custom is not None:
-            for path, owner, _ in routes:
+            for path, owner, _ in endpoints:
                 custom.reserve(path, owner)
             self._custom = CustomRoutes(custom)
 
@@ -955,11 +953,10 @@ class HttpApp:
     async def _answer_observed(self, pending: PendingRequest) -> None:
         """Answer one request, and tell the observers its status."""
         exchange, request = pending.exchange, pending.request
-        path = request.path if request.path in self._routes else request.path.rstrip("/")
         observation = _http_observation(
             self.runtime,
             request,
-            path if path in self._routes else "",
+            self._endpoint_path(request) or "",
             is_mounted=isinstance(exchange, AsgiExchange),
         )
         # Type checkers tell the coroutine of an `async def` from one that is returned.
@@ -975,14 +972,19 @@ class HttpApp:
 
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""
-        path, bytes_max = exchange.request.path, self.runtime.limits.messages.bytes_max
-        name = path if path in self._routes else path.rstrip("/")
+        request, bytes_max = exchange.request, self.runtime.limits.messages.bytes_max
+        path = self._endpoint_path(request)
+        assert path is not None  # The other instance has found the endpoint.
         if self.runtime.observers:
             from mcp_trio._session.observing import begin_forwarded
 
-            begin_forwarded(self.runtime.observers, _http_activity(exchange.request, name))
-        route = self._routes[name]
-        await self._answer(PendingRequest(exchange, exchange.request, (), bytes_max), route)
+            begin_forwarded(self.runtime.observers, _http_activity(request, path))
+        await self._answer(PendingRequest(exchange, request, (), bytes_max), self._routes[path])
+
+    def _endpoint_path(self, request: HttpRequest) -> str | None:
+        """Return the path of the endpoint that a request names, perhaps with a trailing slash."""
+        path = request.path if request.path in self._routes else request.path.rstrip("/")
+        return path if path in self._routes else None
 
     async def _answer(self, pending: PendingRequest, respond: _Responder) -> None:
         self._answering += 1
@@ -1005,10 +1007,10 @@ class HttpApp:
             await self._idle.park()
 
     def _respond(self, pending: PendingRequest) -> Awaitable[None]:
-        request, path = pending.request, pending.request.path
+        request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
             custom = None
-            if self._custom is not None and path not in self._routes:
+            if self._custom is not None and path is None:
                 custom = self._custom.methods_of(request)
             methods = {} if custom is None else {"methods": custom}
             preflight = self.host_check.preflight(request, **methods)
@@ -1017,11 +1019,10 @@ class HttpApp:
         rejection = self.host_check.rejection(request)
         if rejection is not None:
             raise RejectedError(rejection)
-        if path == HEALTH:  # Load balancers send no credentials.
-            return self._respond_health(pending)
-        route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
-        is_public = route in self._public
-        if route is None:
+        if path is not None:
+            route = self._routes[path]
+            is_public = route in self._public
+        else:
             found = None if self._custom is None else self._custom.find(request)
             if found is None:
                 text = f"there is no such path; the MCP endpoint is {self.path}"
