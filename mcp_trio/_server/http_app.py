@@ -245,8 +245,8 @@ class McpEndpoint:
     """
 
     runtime: Runtime
-    streams_answers: bool = attrs.field(kw_only=True, default=False)
-    protected: "ProtectedResource | None" = attrs.field(kw_only=True, default=None)
+    streams_answers: bool = attrs.field(kw_only=True)
+    protected: "ProtectedResource | None" = attrs.field(kw_only=True)
     _timer_queue: TimerQueue = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -880,11 +880,11 @@ class HttpApp:
 
     runtime: Runtime
     host_check: HostCheck
-    path: str = "/mcp"
-    protected: "ProtectedResource | None" = None
-    streams_answers: bool = False
-    has_sse: bool = True
-    websocket: WebSocketEndpoint | None = None
+    path: str
+    protected: "ProtectedResource | None"
+    streams_answers: bool
+    has_sse: bool
+    websocket: WebSocketEndpoint | None
     _routes: Mapping[str, _Responder] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
     _public: frozenset[_Responder] = attrs.field(init=False)

@@ -62,6 +62,252 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
+# Serving in the caller's nursery -----------------------------------------------------------------
+
+HostKind: TypeAlias = Literal["native", "hypercorn"]
+"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
+
+
+class HttpOptions(AccessOptions, total=False):
+    """Options of the HTTP application; `Server.serve_http` documents them."""
+
+    path: str
+    allows_cors: bool
+    streams_answers: bool
+    has_sse: bool
+    has_websocket: bool
+    ws_path: str
+    record: RecordTarget | None
+    stores: Stores
+
+
+class RunHttpOptions(HttpOptions, total=False):
+    """Options of `Server.serve_http`, and the number of processes of `Server.run`."""
+
+    host: str
+    port: int
+    server: HostKind
+    workers: int
+    certfile: str | None
+    keyfile: str | None
+    client_cafile: str | None
+    metrics_port: int | None
+    metrics_host: str
+
+
+def app_of(
+    server: SessionSource,
+    options: HttpOptions,
+    bound: Sequence[tuple[str, int]],
+    address: "HttpAddress | None" = None,
+) -> HttpApp:
+    """Return the application for the addresses that are bound; its runtime is not started.
+
+    `address` is the one that was asked for.
+
+    Raises:
+        TypeError: An option is unknown.
+        ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
+            invalid; both `token` and `Server(auth=…)` are given; or the URL of a server whose
+            clients need tokens is not known.
+    """
+    known = HttpOptions.__annotations__
+    for name in options:
+        if name not in known:
+            is_of_run = name == "workers"
+            hint = ': only run("http") takes it' if is_of_run else did_you_mean(name, known)
+            raise TypeError(f"an HTTP server got an unexpected option {name!r}{hint}")
+    if not holds_many_sessions(options.get("record")):
+        raise ValueError(
+            "over HTTP, record to a folder or a SharedRecording: there are several sessions"
+        )
+    host_check = host_check_for(
+        bound,
+        hosts=options.get("hosts"),
+        origins=options.get("origins"),
+        allows_cors=options.get("allows_cors", False),
+    )
+    runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
+    path = options.get("path", "/mcp")
+    protected = protected_resource(
+        server.auth,
+        options.get("token"),
+        path=path,
+        bound=bound if address is None else [(address.host, bound[0][1]), *bound],
+        is_tls=address is not None and address.certfile is not None,
+        has_certificates=address is not None and address.client_cafile is not None,
+        scopes=server.scopes,
+    )
+    if protected is not None:
+        bind_authorization_server(protected, scopes=server.scopes)
+    websocket = None
+    if options.get("has_websocket", True):
+        handshake_check = HandshakeCheck(
+            host_check=host_check, path=options.get("ws_path", "/ws"), protected=protected
+        )
+        websocket = WebSocketEndpoint(runtime=runtime, handshake_check=handshake_check)
+    return HttpApp(
+        runtime=runtime,
+        host_check=host_check,
+        path=path,
+        protected=protected,
+        streams_answers=options.get("streams_answers", False),
+        has_sse=options.get("has_sse", True),
+        websocket=websocket,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class HttpAddress:
+    """The address that a server listens at, and the HTTP server that holds its connections.
+
+    `Server.serve_http` documents the attributes; there, `http_server` is called `server`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    http_server: HostKind = "native"
+    certfile: str | None = None
+    keyfile: str | None = None
+    client_cafile: str | None = None
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def __attrs_post_init__(self) -> None:
+        if self.http_server not in ("native", "hypercorn"):
+            raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
+        for name in ("keyfile", "client_cafile"):
+            if getattr(self, name) is not None and self.certfile is None:
+                raise ValueError(f"{name}= needs certfile=")
+        if self.client_cafile is not None and self.http_server != "native":
+            raise ValueError(
+                'client_cafile= needs server="native": hypercorn does not pass certificates of'
+                " clients on"
+            )
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS settings for HTTP/1.1; None without a certificate.
+
+        Raises:
+            OSError: The certificate or the key cannot be read.
+        """
+        return tls_context(self.certfile, self.keyfile, self.client_cafile)
+
+    def url(self, port: int, path: str) -> str:
+        """Return the URL of a path, given the port that was bound."""
+        scheme = "http" if self.certfile is None else "https"
+        return f"{scheme}://{netloc(self.host, port)}{path}"
+
+
+async def serve_http(
+    server: SessionSource,
+    address: HttpAddress,
+    options: HttpOptions,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; `Server.serve_http` documents the options and errors."""
+    listeners = await open_tcp_listeners(address.host, address.port)
+    await serve_bound(server, listeners, address, options, task_status=task_status)
+
+
+async def serve_bound(
+    server: SessionSource,
+    listeners: Sequence[trio.SocketListener],
+    address: HttpAddress,
+    options: HttpOptions,
+    *,
+    task_status: trio.TaskStatus[str],
+) -> None:
+    """Serve, as `serve_http` does, on listeners that are bound already; close them at the end.
+
+    If this is cancelled, the sessions close, and with them their streams. The listeners close when
+    the last response has been sent, or after `limits.shutdown.close_seconds` more.
+    """
+    metrics, metrics_listeners = None, list[trio.SocketListener]()
+    try:
+        tls = address.tls_context()
+        if address.metrics_port is not None:
+            metrics = metrics_of(server)
+            metrics_listeners = await open_tcp_listeners(address.metrics_host, address.metrics_port)
+        bound = [listener.socket.getsockname()[:2] for listener in listeners]
+        app = app_of(server, options, bound, address)
+        url = address.url(bound[0][1], app.path)
+        async with trio.open_nursery() as outer:
+            stopping = trio.Event()
+            outer.start_soon(call_when_cancelled, stopping.set)
+            with trio.CancelScope() as closing:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(app.runtime.run)
+                    # From now on, sessions may exist. A cancellation only sets `stopping`, so that
+                    # they are closed before the tasks are cancelled.
+                    closing.shield = True
+                    if metrics is not None:
+                        await nursery.start(serve_metrics, app.runtime, metrics, metrics_listeners)
+                        port = metrics_listeners[0].socket.getsockname()[1]
+                        metrics_url = f"http://{netloc(address.metrics_host, port)}{METRICS}"
+                        logger.info("serving %s", metrics_url)
+                    drained = trio.Event()
+                    await nursery.start(
+                        partial(_accept_connections, app, listeners, address, tls, drained)
+                    )
+                    task_status.started(url)
+                    await stopping.wait()
+                    await app.runtime.hand_over()
+                    if app.runtime.leaving.is_set():
+                        await drained.wait()
+                        await app.runtime.finish_requests()
+                    app.runtime.close()
+                    await app.runtime.ended.wait()
+                    with trio.move_on_after(server.limits.shutdown.close_seconds):
+                        await app.all_answered()
+                    nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise exception_to_raise(group) from None
+    finally:
+        for listener in (*listeners, *metrics_listeners):
+            listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
+
+
+async def _accept_connections(
+    app: HttpApp,
+    listeners: Sequence[trio.SocketListener],
+    address: HttpAddress,
+    tls: ssl.SSLContext | None,
+    drained: trio.Event,
+    *,
+    task_status: trio.TaskStatus[object],
+) -> None:
+    limits = app.runtime.server.limits
+    if address.http_server == "native":
+        from mcp_trio._transports.http_server import serve_native
+
+        await serve_native(
+            app.respond,
+            listeners,
+            limits=limits,
+            tls=tls,
+            serve_upgrade=app.serve_upgrade,
+            leaders_in=lambda nursery: TaskPool(nursery).start_leader,
+            draining=app.runtime.leaving,
+            drained=drained,
+            task_status=task_status,
+        )
+    else:
+        from mcp_trio._transports.asgi import AsgiHost
+        from mcp_trio._transports.hypercorn import serve_hypercorn
+
+        drained.set()  # Hypercorn itself closes its connections.
+        await serve_hypercorn(
+            AsgiHost(app.respond, limits=limits, serve_upgrade=app.serve_upgrade),
+            listeners,
+            limits=limits,
+            certfile=address.certfile,
+            keyfile=address.keyfile,
+            task_status=task_status,
+        )
+
+
 # Worker processes --------------------------------------------------------------------------------
 
 _SERVING: Final = b"serving"
@@ -265,256 +511,6 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
         yield sockets
 
 
-# Serving in the caller's nursery -----------------------------------------------------------------
-
-HostKind: TypeAlias = Literal["native", "hypercorn"]
-"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
-
-
-class HttpOptions(AccessOptions, total=False):
-    """Options of the HTTP application; `Server.serve_http` documents them."""
-
-    path: str
-    allows_cors: bool
-    streams_answers: bool
-    has_sse: bool
-    has_websocket: bool
-    ws_path: str
-    record: RecordTarget | None
-    stores: Stores
-
-
-class RunHttpOptions(HttpOptions, total=False):
-    """Options of `Server.serve_http`, and the number of processes of `Server.run`."""
-
-    host: str
-    port: int
-    server: HostKind
-    workers: int
-    certfile: str | None
-    keyfile: str | None
-    client_cafile: str | None
-    metrics_port: int | None
-    metrics_host: str
-
-
-def app_of(
-    server: SessionSource,
-    options: HttpOptions,
-    bound: Sequence[tuple[str, int]],
-    address: "HttpAddress | None" = None,
-) -> HttpApp:
-    """Return the application for the addresses that are bound; its runtime is not started.
-
-    `address` is the one that was asked for.
-
-    Raises:
-        TypeError: An option is unknown.
-        ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
-            invalid; both `token` and `Server(auth=…)` are given; or the URL of a server whose
-            clients need tokens is not known.
-    """
-    known = HttpOptions.__annotations__
-    for name in options:
-        if name not in known:
-            is_of_run = name == "workers"
-            hint = ': only run("http") takes it' if is_of_run else did_you_mean(name, known)
-            raise TypeError(f"an HTTP server got an unexpected option {name!r}{hint}")
-    if not holds_many_sessions(options.get("record")):
-        raise ValueError(
-            "over HTTP, record to a folder or a SharedRecording: there are several sessions"
-        )
-    host_check = host_check_for(
-        bound,
-        hosts=options.get("hosts"),
-        origins=options.get("origins"),
-        allows_cors=options.get("allows_cors", False),
-    )
-    runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
-    path = options.get("path", "/mcp")
-    protected = protected_resource(
-        server.auth,
-        options.get("token"),
-        path=path,
-        bound=bound if address is None else [(address.host, bound[0][1]), *bound],
-        is_tls=address is not None and address.certfile is not None,
-        has_certificates=address is not None and address.client_cafile is not None,
-        scopes=server.scopes,
-    )
-    if protected is not None:
-        bind_authorization_server(protected, scopes=server.scopes)
-    handshake_check = HandshakeCheck(
-        host_check=host_check, path=options.get("ws_path", "/ws"), protected=protected
-    )
-    has_websocket = options.get("has_websocket", True)
-    return HttpApp(
-        runtime=runtime,
-        host_check=host_check,
-        path=path,
-        protected=protected,
-        streams_answers=options.get("streams_answers", False),
-        has_sse=options.get("has_sse", True),
-        websocket=WebSocketEndpoint(runtime=runtime, handshake_check=handshake_check)
-        if has_websocket
-        else None,
-    )
-
-
-@attrs.frozen(kw_only=True)
-class HttpAddress:
-    """The address that a server listens at, and the HTTP server that holds its connections.
-
-    `Server.serve_http` documents the attributes; there, `http_server` is called `server`.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    http_server: HostKind = "native"
-    certfile: str | None = None
-    keyfile: str | None = None
-    client_cafile: str | None = None
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-
-    def __attrs_post_init__(self) -> None:
-        if self.http_server not in ("native", "hypercorn"):
-            raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
-        for name in ("keyfile", "client_cafile"):
-            if getattr(self, name) is not None and self.certfile is None:
-                raise ValueError(f"{name}= needs certfile=")
-        if self.client_cafile is not None and self.http_server != "native":
-            raise ValueError(
-                'client_cafile= needs server="native": hypercorn does not pass certificates of'
-                " clients on"
-            )
-
-    def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS settings for HTTP/1.1; None without a certificate.
-
-        Raises:
-            OSError: The certificate or the key cannot be read.
-        """
-        return tls_context(self.certfile, self.keyfile, self.client_cafile)
-
-    def url(self, port: int, path: str) -> str:
-        """Return the URL of a path, given the port that was bound."""
-        scheme = "http" if self.certfile is None else "https"
-        return f"{scheme}://{netloc(self.host, port)}{path}"
-
-
-async def serve_http(
-    server: SessionSource,
-    address: HttpAddress,
-    options: HttpOptions,
-    *,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until cancelled; `Server.serve_http` documents the options and errors."""
-    listeners = await open_tcp_listeners(address.host, address.port)
-    await serve_bound(server, listeners, address, options, task_status=task_status)
-
-
-async def serve_bound(
-    server: SessionSource,
-    listeners: Sequence[trio.SocketListener],
-    address: HttpAddress,
-    options: HttpOptions,
-    *,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve, as `serve_http` does, on listeners that are bound already; close them at the end.
-
-    If this is cancelled, the sessions close, and with them their streams. The listeners close when
-    the last response has been sent, or after `limits.shutdown.close_seconds` more.
-    """
-    metrics, metrics_listeners = None, list[trio.SocketListener]()
-    try:
-        tls = address.tls_context()
-        if address.metrics_port is not None:
-            metrics = metrics_of(server)
-            metrics_listeners = await open_tcp_listeners(address.metrics_host, address.metrics_port)
-        bound = [listener.socket.getsockname()[:2] for listener in listeners]
-        app = app_of(server, options, bound, address)
-        url = address.url(bound[0][1], app.path)
-        async with trio.open_nursery() as outer:
-            stopping = trio.Event()
-            outer.start_soon(call_when_cancelled, stopping.set)
-            with trio.CancelScope() as closing:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(app.runtime.run)
-                    # From now on, sessions may exist. A cancellation only sets `stopping`, so that
-                    # they are closed before the tasks are cancelled.
-                    closing.shield = True
-                    if metrics is not None:
-                        await nursery.start(serve_metrics, app.runtime, metrics, metrics_listeners)
-                        logger.info("serving %s", metrics_url(address, metrics_listeners))
-                    drained = trio.Event()
-                    await nursery.start(
-                        partial(_accept_connections, app, listeners, address, tls, drained)
-                    )
-                    task_status.started(url)
-                    await stopping.wait()
-                    await app.runtime.hand_over()
-                    if app.runtime.leaving.is_set():
-                        await drained.wait()
-                        await app.runtime.finish_requests()
-                    app.runtime.close()
-                    await app.runtime.ended.wait()
-                    with trio.move_on_after(server.limits.shutdown.close_seconds):
-                        await app.all_answered()
-                    nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise exception_to_raise(group) from None
-    finally:
-        for listener in (*listeners, *metrics_listeners):
-            listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
-
-
-def metrics_url(address: HttpAddress, listeners: Sequence[trio.SocketListener]) -> str:
-    """Return the URL of the metrics, with the port that was bound."""
-    port = listeners[0].socket.getsockname()[1]
-    return f"http://{netloc(address.metrics_host, port)}{METRICS}"
-
-
-async def _accept_connections(
-    app: HttpApp,
-    listeners: Sequence[trio.SocketListener],
-    address: HttpAddress,
-    tls: ssl.SSLContext | None,
-    drained: trio.Event,
-    *,
-    task_status: trio.TaskStatus[object],
-) -> None:
-    limits = app.runtime.server.limits
-    if address.http_server == "native":
-        from mcp_trio._transports.http_server import serve_native
-
-        await serve_native(
-            app.respond,
-            listeners,
-            limits=limits,
-            tls=tls,
-            serve_upgrade=app.serve_upgrade,
-            leaders_in=lambda nursery: TaskPool(nursery).start_leader,
-            draining=app.runtime.leaving,
-            drained=drained,
-            task_status=task_status,
-        )
-    else:
-        from mcp_trio._transports.asgi import AsgiHost
-        from mcp_trio._transports.hypercorn import serve_hypercorn
-
-        drained.set()  # Hypercorn itself closes its connections.
-        await serve_hypercorn(
-            AsgiHost(app.respond, limits=limits, serve_upgrade=app.serve_upgrade),
-            listeners,
-            limits=limits,
-            certfile=address.certfile,
-            keyfile=address.keyfile,
-            task_status=task_status,
-        )
-
-
 # Serving in a process of its own, or in several workers ------------------------------------------
 
 _ADDRESS_OPTIONS: Final = (
@@ -610,34 +606,36 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
     from mcp_trio._observers.audit_log import AuditLog
     from mcp_trio._observers.request_log import RequestLog
 
-    stores = options.get("stores")
     logs = [each.path for each in server.observers if isinstance(each, AuditLog | RequestLog)]
     shared_files = [os.fspath(path) for path in logs if path is not None]
     shared_files = [path for path in shared_files if "{pid}" not in path]
-    rejections = {
-        f"{', '.join(shared_files)}: workers cannot share a file: put {{pid}} into its name": bool(
-            shared_files
-        ),
-        "workers= must be at least 1": number < 1,
-        _NO_FORK: sys.platform == "win32",
-        "workers serve stateless protocol versions only, unless they share stores="
-        " (--redis); protocol_versions= names none": not (
-            _has_shared_stores(options)
-            or any(PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions)
-        ),
-        "stores=HttpStores(instances=MemoryInstances()) are in one process only: workers need"
-        " RedisStores": isinstance(stores, HttpStores)
-        and isinstance(stores.instances, MemoryInstances),
-        "states=MemoryStore() is in one process only: workers need another store": isinstance(
-            server.states, MemoryStore
-        ),
-        "an AuthorizationServer in memory is in one process only: workers need its storage=": (
-            server.auth is not None and is_in_memory(server.auth)
-        ),
-        "a SharedRecording belongs to one process: workers record to a folder": isinstance(
-            options.get("record"), SharedRecording
-        ),
-    }
-    for text, applies in rejections.items():
-        if applies:
-            raise ValueError(text)
+    has_stateless = any(PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions)
+    stores = options.get("stores")
+    problem = None
+    if number < 1:
+        problem = "workers= must be at least 1"
+    elif sys.platform == "win32":
+        problem = _NO_FORK
+    elif shared_files:
+        names = ", ".join(shared_files)
+        problem = f"{names}: workers cannot share a file: put {{pid}} into its name"
+    elif not (has_stateless or _has_shared_stores(options)):
+        problem = (
+            "workers serve stateless protocol versions only, unless they share stores="
+            " (--redis); protocol_versions= names none"
+        )
+    elif isinstance(stores, HttpStores) and isinstance(stores.instances, MemoryInstances):
+        problem = (
+            "stores=HttpStores(instances=MemoryInstances()) are in one process only: workers need"
+            " RedisStores"
+        )
+    elif isinstance(server.states, MemoryStore):
+        problem = "states=MemoryStore() is in one process only: workers need another store"
+    elif server.auth is not None and is_in_memory(server.auth):
+        problem = (
+            "an AuthorizationServer in memory is in one process only: workers need its storage="
+        )
+    elif isinstance(options.get("record"), SharedRecording):
+        problem = "a SharedRecording belongs to one process: workers record to a folder"
+    if problem is not None:
+        raise ValueError(problem)

@@ -592,8 +592,8 @@ class Runtime:
     """
 
     server: SessionSource
-    record: RecordTarget | None = None
-    stores: Stores = attrs.field(factory=HttpStores)
+    record: RecordTarget | None
+    stores: Stores
     limits: Limits = attrs.field(init=False)
     observers: "Sequence[Observer]" = attrs.field(default=(), init=False)
     respond: Responder | None = attrs.field(default=None, init=False)

@@ -225,7 +225,7 @@ async def test_the_protocol_version_header_may_be_missing_in_a_session(
 # Paths of endpoints.
 
 
-@pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health"])
+@pytest.mark.parametrize("path", ["/ws", "/ws/", "/sse", "/messages", "/health", "/ready"])
 async def test_two_endpoints_at_one_path_are_rejected(path):
     with (
         trio.fail_after(5),
