@@ -315,16 +315,12 @@ class ServedSession:
 
         The questions of an `InputRequiredResult` are sent to the client at once.
         """
-        request = handling.request
-        if self.shared.middleware:
-            result = await self.run_with_middleware(handling)
-        else:
-            result = await self._run_handler(handling, request.method.name, request.params)
+        result = await self.run_with_middleware(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
-        if not request.has_rounds:
+        if not handling.request.has_rounds:
             raise TypeError(
-                f"{request.method.name} cannot ask the client by an InputRequiredResult"
+                f"{handling.request.method.name} cannot ask the client by an InputRequiredResult"
             )
         return await self.rounds.ask_in_session(handling, self, result)
 
@@ -368,11 +364,9 @@ class ServedSession:
     def run_with_middleware(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request's handler, run from its beginning, with all middleware."""
         request = handling.request
-        method, params = request.method.name, request.params
-        if not self.shared.middleware:
-            return self._run_handler(handling, method, params)
+        method = request.method.name
         run = partial(self._run_handler, handling, method)
-        return self._through_middleware(handling, method, params, run)
+        return self._through_middleware(handling, method, request.params, run)
 
     def _through_middleware(
         self,
@@ -451,7 +445,7 @@ class ServedSession:
         method: str,
         params: Any,
         *,
-        is_for_client: bool = True,
+        is_for_client: bool,
     ) -> _Result:
         """Return the result of a handler of this mounted server, with the server's middleware.
 
@@ -582,7 +576,7 @@ class ServedSession:
         method: str,
         params: Any,
         *,
-        entry: Registered | None = None,
+        entry: Registered | None,
         is_for_client: bool = True,
     ) -> Any:
         """Return a mounted server's result, with URIs as clients of this server know them.
