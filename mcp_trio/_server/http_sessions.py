@@ -173,49 +173,19 @@ class Stores(Protocol):
 
 # Sessions ---------------------------------------------------------------------------------------
 
-
-@attrs.define(eq=False, repr=False)
-class RestartBackoff:
-    """An exponential backoff: each pause before a restart is twice as long as the last one.
-
-    A pause lies between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`. After
-    a run at least as long as the longest pause, the pauses start again from the shortest.
-    """
-
-    limits: Limits
-    _failures: int = attrs.field(default=0, init=False)
-
-    def pause_seconds(self, lived_seconds: float) -> float:
-        """Return the seconds to wait before a restart, given the seconds that the last run took."""
-        longest_seconds = self.limits.http.restart_seconds_max
-        if lived_seconds >= longest_seconds:
-            self._failures = 0
-        pause_seconds = backoff_seconds(
-            self._failures, self.limits.http.restart_seconds, longest_seconds
-        )
-        self._failures += 1
-        return pause_seconds
-
-
 _ID_BYTES = 32
 
-# The messages of a client that determine the state of the protocol, by method: the method of the
-# earlier message that each one replaces, and whether it undoes that one. Subscriptions concern an
-# earlier message only if it has the same URI.
 _SUBSCRIBE: Final = "resources/subscribe"
-_OPENING: Final[Mapping[str, tuple[str, bool]]] = {
-    INITIALIZE: (INITIALIZE, False),
-    INITIALIZED: (INITIALIZED, False),
-    "logging/setLevel": ("logging/setLevel", False),
-    _SUBSCRIBE: (_SUBSCRIBE, False),
-    "resources/unsubscribe": (_SUBSCRIBE, True),
-}
+_UNSUBSCRIBE: Final = "resources/unsubscribe"
+# The methods of the client's messages that determine the state of the protocol.
+_OPENING: Final = frozenset({INITIALIZE, INITIALIZED, "logging/setLevel", _SUBSCRIBE, _UNSUBSCRIBE})
 
 
 class _Subscribed(msgspec.Struct):
     uri: str
 
 
+# The pause between two searches for values that were changed outside of requests.
 _PUBLISH_SECONDS: Final = 2.0
 
 # The number of checks for idle sessions within the shortest idle time.
@@ -301,15 +271,14 @@ class HttpSession:
             return False
         if self._opening is None:
             self._opening = {}
-        method, is_undone = _OPENING[message.method]
         uri = ""
-        if method == _SUBSCRIBE:
+        if message.method in (_SUBSCRIBE, _UNSUBSCRIBE):
             with suppress(msgspec.MsgspecError):  # The session reports the invalid request.
                 uri = msgspec.json.decode(message.params or b"", type=_Subscribed).uri
-        if is_undone:
-            self._opening.pop((method, uri), None)
-        else:
-            self._opening[method, uri] = encoded
+        if message.method == _UNSUBSCRIBE:
+            self._opening.pop((_SUBSCRIBE, uri), None)
+        else:  # The message replaces an earlier one.
+            self._opening[message.method, uri] = encoded
         return True
 
     @property
@@ -325,9 +294,11 @@ class HttpSession:
         """The application of the session that runs; None if it has none."""
         return getattr(self.session, "application", None)
 
-    @property
-    def facts(self) -> SessionFacts:
-        """The facts from which another instance opens the session anew."""
+    def facts_to_store(self) -> SessionFacts:
+        """Return the facts from which another instance opens the session anew.
+
+        The caller stores them at once: their values become `stored_values`.
+        """
         values = self.stored_values = self.values
         return SessionFacts(
             principal=self.principal,
@@ -426,7 +397,7 @@ class HttpSessions:
     async def publish(self, session: HttpSession) -> None:
         """Let the other instances know a session whose handshake was answered."""
         if self.instance is not None and session.id in self._open:
-            self.instance.keep(session.id, session.facts)
+            self.instance.keep(session.id, session.facts_to_store())
             await self.instance.settle()
 
     async def publish_values(self, session: HttpSession) -> None:
@@ -436,7 +407,7 @@ class HttpSessions:
         have a change that its client knows.
         """
         if self.instance is not None and session.id in self._open:
-            self.instance.keep(session.id, session.facts)
+            self.instance.keep(session.id, session.facts_to_store())
             with suppress(StoreUnavailableError):
                 await self.instance.wait_until_stored()
 
@@ -445,7 +416,7 @@ class HttpSessions:
     ) -> None:
         """Let the other instances know a message that they need to open the session anew."""
         if self.instance is not None and session.note_opening(message, encoded):
-            self.instance.keep(session.id, session.facts)
+            self.instance.keep(session.id, session.facts_to_store())
 
     async def publish_changes(self) -> NoReturn:
         """Let the other instances know values that were changed outside of requests."""
@@ -456,7 +427,7 @@ class HttpSessions:
                 # A handler that runs stores its changes at its end, with the response.
                 may_change = session.is_negotiated and session.channel.is_answered
                 if may_change and session.values != session.stored_values:
-                    self.instance.keep(session.id, session.facts)
+                    self.instance.keep(session.id, session.facts_to_store())
 
     @contextmanager
     def counted_websocket(self, principal: str | None, address: str | None) -> Generator[None]:
@@ -554,16 +525,34 @@ class HttpSessions:
                 session.close()
 
 
+# The runtime ------------------------------------------------------------------------------------
+
+# The pause between two checks whether requests are answered, before their sessions are handed over.
 _HAND_OVER_SECONDS: Final = 0.05
 _CLOSE_CONNECTIONS_SECONDS: Final = 0.5
 
 
-def _nothing() -> None:
-    pass
+@attrs.define(eq=False, repr=False)
+class RestartBackoff:
+    """An exponential backoff: each pause before a restart is twice as long as the last one.
 
+    A pause lies between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`. After
+    a run at least as long as the longest pause, the pauses start again from the shortest.
+    """
 
-def _is_answered(session: HttpSession) -> bool:
-    return session.channel.is_answered
+    limits: Limits
+    _failures: int = attrs.field(default=0, init=False)
+
+    def pause_seconds(self, lived_seconds: float) -> float:
+        """Return the seconds to wait before a restart, given the seconds that the last run took."""
+        longest_seconds = self.limits.http.restart_seconds_max
+        if lived_seconds >= longest_seconds:
+            self._failures = 0
+        pause_seconds = backoff_seconds(
+            self._failures, self.limits.http.restart_seconds, longest_seconds
+        )
+        self._failures += 1
+        return pause_seconds
 
 
 def _close_websocket(channel: WebSocketChannel, session: RunningSession) -> None:
@@ -659,7 +648,7 @@ class Runtime:
                         if stores.instances is None:
                             await self._run_sessions(task_status)
                         else:
-                            await self._run_among(stores.instances, task_status)
+                            await self._run_as_instance(stores.instances, task_status)
                 finally:
                     self._use_stores(None, None)
         finally:
@@ -670,7 +659,7 @@ class Runtime:
         if self.server.auth is not None:
             self.server.auth.use_store(states)
 
-    async def _run_among(
+    async def _run_as_instance(
         self, instances: Instances, task_status: trio.TaskStatus["Runtime"]
     ) -> None:
         """Run the sessions as one of several instances."""
@@ -812,7 +801,9 @@ class Runtime:
 
     # Sessions.
 
-    def _start(self, channel: Channel, on_ended: Callable[[], None] = _nothing) -> RunningSession:
+    def _start(
+        self, channel: Channel, on_ended: Callable[[], None] = lambda: None
+    ) -> RunningSession:
         return self.server.begin_session(
             channel,
             self.pool,
@@ -897,14 +888,14 @@ class Runtime:
                         await stream.wait_ended()
                 taken.is_opening = not taken.is_negotiated
             if not taken.is_opening:
-                self.sessions.instance.keep(session_id, taken.facts)
-            for encoded in () if taken.is_opening else continued.values():
-                message = self.endpoint.decoder.decode(encoded)
-                assert isinstance(message, Request)
+                self.sessions.instance.keep(session_id, taken.facts_to_store())
                 is_json_only = not request.accepts_event_streams
-                taken.channel.deliver_again(
-                    encoded, message, request.auth, is_json_only=is_json_only
-                )
+                for encoded in continued.values():
+                    message = self.endpoint.decoder.decode(encoded)
+                    assert isinstance(message, Request)
+                    taken.channel.deliver_again(
+                        encoded, message, request.auth, is_json_only=is_json_only
+                    )
         finally:
             if taken.is_opening:
                 taken.leave()
@@ -944,12 +935,12 @@ class Runtime:
         self.leaving.set()
         forwarder.end_streams()
         with trio.move_on_after(self.limits.shutdown.hand_over_seconds):
-            self._hand_over_sessions(_is_answered)
+            self._hand_over_sessions(only_answered=True)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
-            while self._hand_over_sessions(_is_answered) or self._is_busy:  # noqa: ASYNC110
+            while self._hand_over_sessions(only_answered=True) or self._is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
-        self._hand_over_sessions(lambda _session: True)
+        self._hand_over_sessions(only_answered=False)
         await forwarder.instance.settle()
 
     @property
@@ -967,13 +958,16 @@ class Runtime:
             while self._is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
 
-    def _hand_over_sessions(self, may_leave: Callable[[HttpSession], bool]) -> int:
-        """Hand sessions over; return the number of those that are still to be handed over."""
+    def _hand_over_sessions(self, *, only_answered: bool) -> int:
+        """Hand sessions over; return the number of those that are still to be handed over.
+
+        With `only_answered`, a session with an unanswered request stays.
+        """
         assert self.sessions.instance is not None
         movable = [each for each in self.sessions if each.is_negotiated and each.values is not None]
-        leaving = [each for each in movable if may_leave(each)]
+        leaving = [each for each in movable if each.channel.is_answered or not only_answered]
         for session in leaving:
-            self.sessions.instance.hand_over(session.id, session.facts)
+            self.sessions.instance.hand_over(session.id, session.facts_to_store())
             session.leave()
             session.close()
         return len(movable) - len(leaving)
