@@ -125,17 +125,21 @@ class Outcome(enum.Enum):
 
 
 @attrs.define(eq=False, repr=False)
-class _Request:
+class _SentRequest:
     """A request that this instance has forwarded.
 
     Attributes:
+        number: The number of the request at this instance.
         owner: The name of the instance that answers it.
+        encoded: The message by which it was forwarded.
         is_stream: Whether the response may go on for ever (GET).
         is_lost: Whether the owner is lost.
         is_finished: Whether the owner sends no more about it.
     """
 
+    number: int
     owner: str
+    encoded: bytes
     is_stream: bool
     is_lost: bool = False
     is_finished: bool = False
@@ -288,7 +292,7 @@ class Forwarder:
     is_leaving: bool = attrs.field(default=False, init=False)
     has_left: bool = attrs.field(default=False, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
-    _sent: dict[int, _Request] = attrs.field(factory=dict[int, _Request], init=False)
+    _sent: dict[int, _SentRequest] = attrs.field(factory=dict[int, _SentRequest], init=False)
     _received: dict[tuple[str, int], ForwardedExchange] = attrs.field(
         factory=dict[tuple[str, int], ForwardedExchange], init=False
     )
@@ -385,7 +389,6 @@ class Forwarder:
             trio.BrokenResourceError: The client is gone.
             Exception: The error of `take_session`; the session waits for another instance.
         """
-        principal = request.principal
         with self._counted_as_unanswered(request):
             for attempt in range(_OWNERS_MAX):
                 if attempt:
@@ -393,13 +396,13 @@ class Forwarder:
                 if isinstance(exchange, ForwardedExchange):
                     self._owners.pop(session_id, None)  # The other instance knows a newer owner.
                 try:
-                    owner = await self._owner_of(session_id, principal)
+                    owner = await self._owner_of(session_id, request.principal)
                     if owner == _NO_SESSION:
                         return unknown
                     if owner == self.instance.name:
                         await answer_here()
                         return None
-                    if isinstance(exchange, ForwardedExchange):
+                    if isinstance(exchange, ForwardedExchange):  # It is not forwarded again.
                         if self.is_leaving or not (
                             owner is None or await self.instance.is_lost(owner)
                         ):
@@ -416,12 +419,9 @@ class Forwarder:
                             return None
                         self._owners.pop(session_id, None)
                         if outcome is Outcome.LOST:
-                            if not self.is_leaving:
-                                await self._take_after_loss(session_id, owner, request)
-                                if await answer_continued():
-                                    return None
-                            status, lines, text = UNKNOWN_OUTCOME_RESPONSE
-                            await exchange.answer(status, [*lines, *headers], text)
+                            await self._answer_after_loss(
+                                exchange, request, session_id, owner, headers, answer_continued
+                            )
                             return None
                         if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
                             continue
@@ -510,18 +510,29 @@ class Forwarder:
             del self._taking[session_id]
             taken.set()
 
-    async def _take_after_loss(
-        self, session_id: str, former_owner: str | None, request: HttpRequest
+    async def _answer_after_loss(
+        self,
+        exchange: Exchange,
+        request: HttpRequest,
+        session_id: str,
+        former_owner: str | None,
+        headers: Headers,
+        answer_continued: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Become the owner of a session, if that is possible.
+        """Answer a request whose owner is lost; if possible, its session continues here.
 
         An error is only logged: a response with status 500 or 503 would let the client repeat its
         request, whose outcome is unknown.
         """
-        try:
-            await self._take(session_id, former_owner, request)
-        except Exception as error:
-            logger.warning("a session of a lost instance cannot be continued: %s", error)
+        if not self.is_leaving:
+            try:
+                await self._take(session_id, former_owner, request)
+            except Exception as error:
+                logger.warning("a session of a lost instance cannot be continued: %s", error)
+            if await answer_continued():
+                return
+        status, lines, text = UNKNOWN_OUTCOME_RESPONSE
+        await exchange.answer(status, [*lines, *headers], text)
 
     async def forward(
         self,
@@ -539,15 +550,15 @@ class Forwarder:
             trio.BrokenResourceError: The client is gone.
         """
         number = next(self._numbers)
-        sent = _Request(name, is_stream=request.method == "GET")
-        forwarded = _encode(_Forwarded(number, request, body))
+        encoded = _encode(_Forwarded(number, request, body))
+        sent = _SentRequest(number, name, encoded, is_stream=request.method == "GET")
         outcomes: list[Outcome] = []
 
         async def relay() -> None:
-            outcomes.append(await self._relay(exchange, number, sent, headers, forwarded))
+            outcomes.append(await self._relay(exchange, sent, headers))
 
         self._sent[number] = sent
-        self.instance.send(name, forwarded)
+        self.instance.send(name, encoded)
         try:
             is_connected = await run_while_connected(exchange, relay)
         finally:
@@ -558,14 +569,8 @@ class Forwarder:
             raise trio.BrokenResourceError("the client is gone")
         return outcomes[0]
 
-    async def _relay(
-        self,
-        exchange: Exchange,
-        number: int,
-        sent: _Request,
-        headers: Headers,
-        forwarded: bytes,
-    ) -> Outcome:
+    async def _relay(self, exchange: Exchange, sent: _SentRequest, headers: Headers) -> Outcome:
+        """Send the owner's response to the client."""
         is_started = False
         while True:
             for message in await sent.receive():
@@ -582,7 +587,7 @@ class Forwarder:
                         await exchange.start(status, [*own, *headers])
                     case _Piece(_, data):
                         await exchange.send(data)
-                        self.instance.send(sent.owner, _encode(_Read(number, len(data))))
+                        self.instance.send(sent.owner, _encode(_Read(sent.number, len(data))))
                     case _Ended(_, is_complete):
                         sent.is_finished = True
                         if not is_started:  # `end_streams` has ended it.
@@ -596,7 +601,7 @@ class Forwarder:
                     return Outcome.ANSWERED
                 if sent.is_stream:  # A GET has no effects.
                     return Outcome.NOT_TAKEN
-                is_unread = forwarded in await self.instance.unread(sent.owner)
+                is_unread = sent.encoded in await self.instance.unread(sent.owner)
                 return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
 
     @property
@@ -607,19 +612,21 @@ class Forwarder:
     @contextmanager
     def _counted_as_unanswered(self, request: HttpRequest) -> Generator[None]:
         """Count a request, except a GET, as unanswered within the context."""
-        is_stream = request.method == "GET"
-        self._unanswered += not is_stream
+        if request.method == "GET":
+            yield
+            return
+        self._unanswered += 1
         try:
             yield
         finally:
-            self._unanswered -= not is_stream
+            self._unanswered -= 1
 
     def end_streams(self) -> None:
         """End the streams of other instances, so that their clients reconnect elsewhere."""
-        for number, request in self._sent.items():
+        for request in self._sent.values():
             if request.is_stream and not request.is_finished:
-                self.instance.send(request.owner, _encode(_Gone(number)))
-                request.put(_Ended(number))
+                self.instance.send(request.owner, _encode(_Gone(request.number)))
+                request.put(_Ended(request.number))
 
 
 def _unavailable(text: str) -> Rejection:
