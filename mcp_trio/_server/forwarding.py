@@ -367,7 +367,7 @@ class Forwarder:
         headers: Headers,
         unknown: Rejection,
         answer_here: Callable[[], Awaitable[object]],
-        answer_continued: Callable[[], Awaitable[bool]],
+        answer_continued: Callable[[], Awaitable[bool]] | None,
     ) -> Rejection | None:
         """Answer a request whose session is not open on this instance.
 
@@ -380,7 +380,7 @@ class Forwarder:
             unknown: The rejection if there is no such session.
             answer_here: Answers the request if its session has been opened here meanwhile.
             answer_continued: Sends the response of the request if it goes on here, after its owner
-                was lost; returns whether it does.
+                was lost; returns whether it does. None if no request of the session can go on.
 
         Returns:
             The rejection of the request; None if it is answered.
@@ -517,7 +517,7 @@ class Forwarder:
         session_id: str,
         former_owner: str | None,
         headers: Headers,
-        answer_continued: Callable[[], Awaitable[bool]],
+        answer_continued: Callable[[], Awaitable[bool]] | None,
     ) -> None:
         """Answer a request whose owner is lost; if possible, its session continues here.
 
@@ -529,7 +529,7 @@ class Forwarder:
                 await self._take(session_id, former_owner, request)
             except Exception as error:
                 logger.warning("a session of a lost instance cannot be continued: %s", error)
-            if await answer_continued():
+            if answer_continued is not None and await answer_continued():
                 return
         status, lines, text = UNKNOWN_OUTCOME_RESPONSE
         await exchange.answer(status, [*lines, *headers], text)

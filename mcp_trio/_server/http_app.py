@@ -489,8 +489,18 @@ class McpEndpoint:
             await pending.answer(202)
             return
         message, request = routing_result.message, pending.request
-        is_incomplete = routing_result.is_incomplete
-        denies_access = self.protected is not None
+
+        def status_of(code: int) -> int:
+            if routing_result.is_incomplete:  # Whatever the JSON-RPC error is.
+                return HTTPStatus.BAD_REQUEST
+            if self.protected is not None and code == FORBIDDEN:
+                return HTTPStatus.FORBIDDEN
+            return STATUS_OF_ERROR.get(code, HTTPStatus.OK)
+
+        def unanswered() -> CompleteResponse:
+            reject = closing if self.runtime.is_closing else _stateless_session_lost
+            return reject(delivered.id).response()
+
         deliver = partial(
             channel.deliver,
             message,
@@ -504,17 +514,9 @@ class McpEndpoint:
         sender = StreamSender(
             limits=limits,
             headers=pending.headers,
-            # Every incomplete request is answered with 400, whatever its JSON-RPC error is.
-            status_of=lambda code: (
-                HTTPStatus.BAD_REQUEST
-                if is_incomplete
-                else STATUS_OF_ERROR.get(code)
-                or (_status_of_denial(code) if denies_access else HTTPStatus.OK)
-            ),
+            status_of=status_of,
             challenge_of=partial(self._headers_of_error, pending),
-            unanswered=lambda: (closing if self.runtime.is_closing else _stateless_session_lost)(
-                delivered.id
-            ).response(),
+            unanswered=unanswered,
         )
         try:
             if jobs:
@@ -551,7 +553,7 @@ async def respond_elsewhere(
                 headers=pending.headers,
                 unknown=unknown,
                 answer_here=partial(respond, pending),
-                answer_continued=answer_continued or _nothing_continued,
+                answer_continued=answer_continued,
             )
         except TooManySessionsError as error:  # here, where the session would go on
             raise RejectedError(_busy(503, str(error))) from None
@@ -559,10 +561,6 @@ async def respond_elsewhere(
             return
         rejection = answered
     raise RejectedError(rejection)
-
-
-async def _nothing_continued() -> bool:
-    return False
 
 
 def open_session(
@@ -948,7 +946,7 @@ class HttpApp:
             exchange.close_after_response()
         if self.runtime.observers:
             return self._answer_observed(pending)
-        return self._answer(pending, self._respond)
+        return self._answer(pending, self._check_and_route)
 
     async def _answer_observed(self, pending: PendingRequest) -> None:
         """Answer one request, and tell the observers its status."""
@@ -962,7 +960,7 @@ class HttpApp:
         # Type checkers tell the coroutine of an `async def` from one that is returned.
         pending.exchange = cast("Exchange", ObservedExchange(exchange, observation))
         try:
-            await self._answer(pending, self._respond)
+            await self._answer(pending, self._check_and_route)
         except Exception:
             if observation.status is None:  # the host sends it
                 observation.status = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -1006,7 +1004,12 @@ class HttpApp:
         while self._answering:
             await self._idle.park()
 
-    def _respond(self, pending: PendingRequest) -> Awaitable[None]:
+    def _check_and_route(self, pending: PendingRequest) -> Awaitable[None]:
+        """Check a request, and call the function that answers it.
+
+        Raises:
+            RejectedError: The request is rejected.
+        """
         request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
             custom = None
