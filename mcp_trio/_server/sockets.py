@@ -90,18 +90,33 @@ async def serve_connections(
         raise exception_to_raise(group) from None
 
 
-async def serve_with_handshake_timeouts(
-    serve: Serve, limits: Limits, accept: Callable[[Handle, Limits], Awaitable[None]]
+async def _serve_bound(
+    server: SessionSource,
+    accept: Callable[[Handle], Awaitable[None]],
+    *,
+    url: str,
+    transport: str,
+    record: RecordTarget | None,
+    task_status: trio.TaskStatus[str],
 ) -> None:
-    """Serve the connections that `accept` accepts; close those without a first request in time."""
-    handshake_timeouts = HandshakeTimeouts(limits)
+    """Serve a bound address until cancelled; `accept` calls its argument with each connection.
 
-    async def handle(channel: Channel) -> None:
-        await serve(channel, task_status=handshake_timeouts.task_status_for(channel))
+    A connection without a first request in time is closed.
+    """
+    timeouts = HandshakeTimeouts(server.limits)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(handshake_timeouts.run)
-        await accept(handle, limits)
+    async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
+        async def handle(channel: Channel) -> None:
+            await serve(channel, task_status=timeouts.task_status_for(channel))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timeouts.run)
+            task_status.started(url)
+            await accept(handle)
+
+    await serve_connections(
+        server, listen, transport=transport, record=record, task_status=task_status
+    )
 
 
 # WebSocket ----------------------------------------------------------------------------------------
@@ -160,10 +175,10 @@ def protected_resource(
     token: str | None,
     *,
     path: str,
-    bound: Sequence[tuple[str, int]] = (),
-    is_tls: bool = False,
-    has_certificates: bool = False,
-    scopes: Callable[[], Iterable[str]] = tuple,
+    bound: Sequence[tuple[str, int]],
+    is_tls: bool,
+    has_certificates: bool,
+    scopes: Callable[[], Iterable[str]],
 ) -> "ProtectedResource | None":
     """Return the object that authenticates the clients of a listener; None if all are accepted.
 
@@ -194,7 +209,7 @@ def protected_resource(
     resources = [auth.resource] if auth.resource is not None else []
     if not resources:
         scheme = "https" if is_tls else "http"
-        hosts = dict.fromkeys((name, port) for host, port in bound for name in url_hosts_of(host))
+        hosts = dict.fromkeys((name, port) for host, port in bound for name in _url_hosts(host))
         resources = [f"{scheme}://{netloc(name, port)}{path}" for name, port in hosts]
     if auth.issuers and not resources:
         raise ValueError(
@@ -210,7 +225,7 @@ def protected_resource(
     )
 
 
-def url_hosts_of(host: str) -> Sequence[str]:
+def _url_hosts(host: str) -> Sequence[str]:
     """Return the hosts in the URLs of a bound address; none for an address such as 0.0.0.0."""
     try:
         address = ip_address(host)
@@ -233,14 +248,10 @@ async def serve_websocket(
     async with bound_websocket(
         options, host=host, port=port, auth=server.auth, scopes=server.scopes
     ) as bound:
-
-        async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
-            task_status.started(bound.url)
-            await serve_with_handshake_timeouts(serve, server.limits, bound.serve)
-
-        await serve_connections(
+        await _serve_bound(
             server,
-            listen,
+            partial(bound.serve, limits=server.limits),
+            url=bound.url,
             transport="websocket",
             record=options.get("record"),
             task_status=task_status,
@@ -284,13 +295,14 @@ async def bound_websocket(
     port: int,
     auth: "ResourceServer | None" = None,
     scopes: Callable[[], Iterable[str]] = tuple,
-) -> AsyncGenerator[BoundWebSocket, None]:
+) -> AsyncGenerator[BoundWebSocket]:
     """Bind an address for WebSockets within the block; for errors see `Server.serve_websocket`."""
     client_cafile = options.get("client_cafile")
     tls = tls_context(options.get("certfile"), options.get("keyfile"), client_cafile)
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
         addresses: list[tuple[str, int]] = [each.socket.getsockname()[:2] for each in bound]
+        port = addresses[0][1]
         path = options.get("path", "/ws")
         handshake_check = HandshakeCheck(
             host_check=host_check_for(
@@ -301,13 +313,12 @@ async def bound_websocket(
                 auth,
                 options.get("token"),
                 path=path,
-                bound=[(host, addresses[0][1]), *addresses],
+                bound=[(host, port), *addresses],
                 is_tls=tls is not None,
                 has_certificates=client_cafile is not None,
                 scopes=scopes,
             ),
         )
-        port = addresses[0][1]
         yield BoundWebSocket(
             url=f"{'ws' if tls is None else 'wss'}://{netloc(host, port)}{path}",
             port=port,
@@ -385,9 +396,14 @@ async def serve_unix(
 ) -> None:
     """Serve at a socket file until cancelled; `Server.serve_unix` documents the arguments."""
     async with unix_listener(path) as bound:
-        listen = _listen_on([bound], "unix", f"unix:{path}", authorize, server.limits)
-        await serve_connections(
-            server, listen, transport="unix", record=record, task_status=task_status
+        await _serve_lines(
+            server,
+            [bound],
+            url=f"unix:{path}",
+            transport="unix",
+            authorize=authorize,
+            record=record,
+            task_status=task_status,
         )
 
 
@@ -409,31 +425,38 @@ async def serve_tcp(
         )
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
-        url = f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}"
-        listen = _listen_on(bound, "tcp", url, authorize, server.limits)
-        await serve_connections(
-            server, listen, transport="tcp", record=record, task_status=task_status
+        await _serve_lines(
+            server,
+            bound,
+            url=f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}",
+            transport="tcp",
+            authorize=authorize,
+            record=record,
+            task_status=task_status,
         )
 
 
-def _listen_on(
-    bound: Sequence[trio.SocketListener],
-    transport: str,
+async def _serve_lines(
+    server: SessionSource,
+    listeners: Sequence[trio.SocketListener],
+    *,
     url: str,
+    transport: str,
     authorize: Authorize | None,
-    limits: Limits,
-) -> Callable[..., Awaitable[None]]:
-    """Return the function `listen` for `serve_connections`, which accepts from bound sockets."""
+    record: RecordTarget | None,
+    task_status: trio.TaskStatus[str],
+) -> None:
+    """Serve listeners of a protocol with one message per line, until cancelled."""
 
-    async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
-        task_status.started(url)
-        await serve_with_handshake_timeouts(serve, limits, accept)
+    async def accept(handle: Handle) -> None:
+        host = SocketHost(
+            transport=transport, authorize=authorize, handle=handle, limits=server.limits
+        )
+        await serve_sockets(listeners, host)
 
-    async def accept(handle: Handle, limits: Limits) -> None:
-        host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
-        await serve_sockets(bound, host)
-
-    return listen
+    await _serve_bound(
+        server, accept, url=url, transport=transport, record=record, task_status=task_status
+    )
 
 
 def _closing(bound: Sequence[trio.SocketListener]) -> ExitStack:
