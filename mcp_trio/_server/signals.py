@@ -52,7 +52,6 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 OnServing: TypeAlias = Callable[[str], None]
 _Serve: TypeAlias = Callable[..., Awaitable[None]]
-_Wait: TypeAlias = Callable[[], Awaitable[None]]
 
 
 def log_serving(url: str) -> None:
@@ -80,8 +79,8 @@ async def serve_until_signal(
     serve: _Serve,
     on_serving: Callable[[Any], object],
     exit_seconds: float,
-    numbers: Collection[int] = SIGNALS,
-    until: _Wait = trio.sleep_forever,
+    signals: Collection[int] = SIGNALS,
+    until: Callable[[], Awaitable[None]] = trio.sleep_forever,
     *,
     stop: Callable[[Any], None] | None = None,
     parent_pid: int | None = None,
@@ -92,7 +91,7 @@ async def serve_until_signal(
         serve: Serves until cancelled or `stop` is called; it reports what it serves.
         on_serving: Called with what `serve` reports.
         exit_seconds: The seconds between a signal and the forced exit; see `forced_exit`.
-        numbers: The signals.
+        signals: The numbers of the signals that end it.
         until: Serving ends when this returns.
         stop: Called with what `serve` has reported when a signal arrives. Without it, and before
             `serve` has reported, `serve` is cancelled.
@@ -104,8 +103,8 @@ async def serve_until_signal(
     received: list[int] = []
     reported: list[Any] = []
 
-    async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
-        async for number in signals:
+    async def watch(receiver: AsyncIterator[int], serving: trio.CancelScope) -> None:
+        async for number in receiver:
             received.append(number)
             if stop is None or not reported:
                 serving.cancel()
@@ -117,14 +116,14 @@ async def serve_until_signal(
         serving.cancel()
 
     with (
-        trio.open_signal_receiver(*numbers) as signals,
-        forced_exit(numbers, seconds=exit_seconds, parent_pid=parent_pid),
+        trio.open_signal_receiver(*signals) as receiver,
+        forced_exit(signals, seconds=exit_seconds, parent_pid=parent_pid),
         ExitStack() as until_end,
     ):
         try:
             async with trio.open_nursery() as nursery:
                 with trio.CancelScope() as serving:
-                    nursery.start_soon(watch, signals, serving)
+                    nursery.start_soon(watch, receiver, serving)
                     nursery.start_soon(wait, serving)
                     async with trio.open_nursery() as inner:
                         reported.append(await inner.start(serve))
@@ -161,12 +160,12 @@ def _frozen_heap() -> Generator[None]:
 _LINES_MAX: Final = 20
 _PRINT_SECONDS_MAX: Final = 1.0
 _WAIT_SECONDS_MAX: Final = 3600.0
-_RUN: Final[CodeType] = trio.run.__code__
+_TRIO_RUN: Final[CodeType] = trio.run.__code__
 
 
 @contextmanager
 def forced_exit(
-    numbers: Collection[int], *, seconds: float, parent_pid: int | None = None
+    signals: Collection[int], *, seconds: float, parent_pid: int | None = None
 ) -> Generator[None]:
     """Within this context, exit `seconds` after a signal, and at once after a second signal.
 
@@ -181,61 +180,65 @@ def forced_exit(
     if sys.platform == "win32":
         yield
         return
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    reader_fd, writer_fd = os.pipe()
+    os.set_blocking(writer_fd, False)
     # Python runs its handlers of signals between two instructions of the main thread, which may
     # block for any time. It writes the numbers of signals to this descriptor at once.
-    trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    root = trio.lowlevel.current_root_task()
-    parent = None if parent_pid is None else open_process_end(parent_pid)
-    watch = partial(_watch_signals, reader, trio_fd, frozenset(numbers), seconds, parent, root)
+    trio_fd = signal.set_wakeup_fd(writer_fd, warn_on_full_buffer=False)
+    root_task = trio.lowlevel.current_root_task()
+    parent_fd = None if parent_pid is None else open_process_end(parent_pid)
+    watch = partial(
+        _watch_signals, reader_fd, trio_fd, frozenset(signals), seconds, parent_fd, root_task
+    )
     thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
     thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(trio_fd)
-        os.close(writer)  # ends the thread
+        os.close(writer_fd)  # ends the thread
         thread.join()
-        os.close(reader)
-        if parent is not None:
-            os.close(parent)
+        os.close(reader_fd)
+        if parent_fd is not None:
+            os.close(parent_fd)
 
 
 def _watch_signals(
-    reader: int,
+    reader_fd: int,
     trio_fd: int,
-    numbers: frozenset[int],
+    signals: frozenset[int],
     seconds: float,
-    parent: int | None,
-    root: trio.lowlevel.Task | None,
+    parent_fd: int | None,
+    root_task: trio.lowlevel.Task | None,
 ) -> None:
+    """Read the numbers of signals from `reader_fd`, pass them on to `trio_fd`, and force the exit.
+
+    The thread of `forced_exit` runs this until the other end of `reader_fd` is closed.
+    """
     if sys.platform == "win32":  # `forced_exit` starts no thread there
         return
     first, exit_at, cause = 0, math.inf, ""
     selector = selectors.PollSelector()  # `select.select` takes no descriptor above 1023
-    selector.register(reader, selectors.EVENT_READ)
-    if parent is not None:
-        selector.register(parent, selectors.EVENT_READ)
+    selector.register(reader_fd, selectors.EVENT_READ)
+    if parent_fd is not None:
+        selector.register(parent_fd, selectors.EVENT_READ)
     while True:
         left_seconds = min(max(0.0, exit_at - time.monotonic()), _WAIT_SECONDS_MAX)
         ready = {key.fd for key, _ in selector.select(left_seconds)}
-        if not ready:
-            if time.monotonic() >= exit_at:
-                _exit(first or SIGHUP, _report(cause, seconds, root))
-            continue
-        if parent is not None and parent in ready:
-            selector.unregister(parent)
+        if not ready and time.monotonic() >= exit_at:
+            _exit(first or SIGHUP, _report(cause, seconds, root_task))
+        if parent_fd is not None and parent_fd in ready:
+            selector.unregister(parent_fd)
             if math.isinf(exit_at):  # no signal has come before
                 exit_at, cause = time.monotonic() + seconds, "the end of its parent"
-        if reader not in ready:
+        if reader_fd not in ready:
             continue
-        data = os.read(reader, select.PIPE_BUF)
+        data = os.read(reader_fd, select.PIPE_BUF)
         if not data:
             return
         with suppress(OSError):  # it is full, so that Trio wakes anyway
             os.write(trio_fd, data)
-        for number in numbers.intersection(data):
+        for number in signals.intersection(data):
             if first or data.count(number) > 1:
                 _exit(number)
             first, exit_at = number, time.monotonic() + seconds
@@ -243,7 +246,7 @@ def _watch_signals(
 
 
 def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
-    """Print lines, and end the process."""
+    """Print lines, and end the process with the status for the signal of this number."""
 
     def print_lines() -> None:
         text = "".join(f"{line}\n" for line in lines)
@@ -258,28 +261,29 @@ def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
         os._exit(SIGNAL_STATUS_BASE + number)
 
 
-def _report(cause: str, seconds: float, root: trio.lowlevel.Task | None) -> Iterator[str]:
+def _report(cause: str, seconds: float, root_task: trio.lowlevel.Task | None) -> Iterator[str]:
+    """Yield the lines to print before a forced exit."""
     yield (
         f"mcp_trio: the process has not ended within {seconds:g} s after {cause}"
         " (limits.shutdown.exit_seconds), and is ended now. It was held by:"
     )
-    holders = list(itertools.islice(_holders(root), _LINES_MAX)) or ["nothing in a handler"]
-    yield from (f"  {holder}" for holder in holders)
+    places = list(itertools.islice(_user_places(root_task), _LINES_MAX))
+    yield from (f"  {place}" for place in places or ["nothing in a handler"])
 
 
-def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
+def _user_places(root_task: trio.lowlevel.Task | None) -> Iterator[str]:
     """Yield a line for each place in users' code that runs, or at which a task waits."""
     frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
-    blocking = _innermost(frames.get(threading.main_thread().ident or 0))
+    blocking = _innermost_user_frame(frames.get(threading.main_thread().ident or 0))
     if blocking is not None:
         yield f"the event loop, which is blocked {_location(blocking, blocking.f_lineno)}"
-    pending = [] if root is None else [root]
+    pending = [] if root_task is None else [root_task]
     while pending:
         task = pending.pop()
         pending += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
         thread = task.context.get(CALLING_THREAD)
         if thread is not None and thread in frames:
-            frame = _innermost(frames[thread])
+            frame = _innermost_user_frame(frames[thread])
             place = "" if frame is None else f" {_location(frame, frame.f_lineno)}"
             yield f"{_request_label(task)}in a thread{place}"
             continue
@@ -295,9 +299,9 @@ def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
             yield f"{_request_label(task)}a task that waits {_location(*waiting[-1])}"
 
 
-def _innermost(frame: FrameType | None) -> FrameType | None:
+def _innermost_user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of a user, within `trio.run`."""
-    while frame is not None and frame.f_code is not _RUN:
+    while frame is not None and frame.f_code is not _TRIO_RUN:
         if owner_of(frame.f_code.co_filename) == "user":
             return frame
         frame = frame.f_back
