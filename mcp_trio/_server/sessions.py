@@ -18,6 +18,7 @@ from collections.abc import (
 )
 from contextlib import (
     AbstractAsyncContextManager,
+    AsyncExitStack,
     ExitStack,
     asynccontextmanager,
     closing,
@@ -161,8 +162,8 @@ class SessionCounter:
         same_file.opened += 1
         return CountedSession(self._all, same_file, partial(self._by_file.pop, record))
 
-    def ended_elsewhere(self, record: "SharedRecording") -> int:
-        """Return the number of sessions that have ended, and are not in this file."""
+    def closed_outside(self, record: "SharedRecording") -> int:
+        """Return the number of sessions that have closed, and are not in this file."""
         same_file = self._by_file.get(record)
         return self._all.closed - (0 if same_file is None else same_file.closed)
 
@@ -178,7 +179,7 @@ class CountedSession:
     _same_file: _Counts
     _forget_file: Callable[[], object] | None = None
     earlier: int = attrs.field(init=False)
-    """The number of sessions that had ended when this one began, and are not in the same file."""
+    """The number of sessions that had closed when this one opened, and are not in the same file."""
 
     def __attrs_post_init__(self) -> None:
         self.earlier = self._all.closed - self._same_file.closed
@@ -355,30 +356,28 @@ class ServerSessions:
             self._entered_observers = enter_observers(self.server.observers)
         self._lifespans_entered += 1
         try:
-            async with _policy_run(record) as policy_run:
+            async with AsyncExitStack() as stack:
+                policy_run = await stack.enter_async_context(_policy_run(record))
                 if lifespan is None:
                     yield EnteredLifespan(record=record, policy_run=policy_run)
                     return
-                if record is None:
-                    async with enter_unrecorded(lifespan, record) as entered:
-                        yield entered
-                    return
-                from mcp_trio._recorder.options import SharedRecording, SoleSessionRecording
+                if record is not None:
+                    from mcp_trio._recorder.options import SharedRecording, SoleSessionRecording
 
-                if is_sole and not isinstance(record, SharedRecording):
-                    # The recording begins now, and not with its session, to hold the lifespan too.
-                    if policy_run is None:
-                        record = SoleSessionRecording(record)
-                    else:
-                        record, policy_run = policy_run.sole_recording(), None
-                if isinstance(record, SharedRecording):
-                    # The user opens and closes a recording that sessions share.
-                    with record if isinstance(record, SoleSessionRecording) else nullcontext():
-                        async with self._enter_recorded(record, transport) as entered:
-                            yield entered
-                else:
-                    async with enter_unrecorded(lifespan, record) as entered:
-                        yield msgspec.structs.replace(entered, policy_run=policy_run)
+                    if is_sole and not isinstance(record, SharedRecording):
+                        # The recording begins now, and not with its session, to hold the lifespan.
+                        if policy_run is None:
+                            record = stack.enter_context(SoleSessionRecording(record))
+                        elif (sole := policy_run.sole_recording()) is None:
+                            record = policy_run = None
+                        else:
+                            record = stack.enter_context(sole)
+                    if isinstance(record, SharedRecording):
+                        recorded = self._enter_recorded(record, transport)
+                        yield await stack.enter_async_context(recorded)
+                        return
+                entered = await stack.enter_async_context(enter_unrecorded(lifespan, record))
+                yield msgspec.structs.replace(entered, policy_run=policy_run)
         finally:
             self._lifespans_entered -= 1
             if not self._lifespans_entered:
@@ -390,7 +389,7 @@ class ServerSessions:
     ) -> AsyncGenerator[EnteredLifespan]:
         from mcp_trio._recorder.options import recorder_of_lifespan
 
-        earlier_sessions = self._counter.ended_elsewhere(record)
+        earlier_sessions = self._counter.closed_outside(record)
         recorder, channel = recorder_of_lifespan(
             record, **self._opening(transport, earlier_sessions)
         )
@@ -409,7 +408,7 @@ class ServerSessions:
         """Return a run of the server's lifespan in a lane; `watch` is for a recording."""
         make = lifespan_of(self)
         assert make is not None
-        return LifespanRun(make, sequencer, self._served(), watch)
+        return LifespanRun(make, sequencer, self._served_session(), watch)
 
     # Mounted servers.
 
@@ -629,9 +628,13 @@ class ServerSessions:
             from mcp_trio._session.observing import observers_of
 
             observers = observers_of(server.observers, replays=sequencer.replays)
-        return Session(channel, connection, self._served(lifespan, http), sequencer, observers)
+        return Session(
+            channel, connection, self._served_session(lifespan, http), sequencer, observers
+        )
 
-    def _served(self, lifespan: Any = None, http: HandlerHttpClient | None = None) -> ServedSession:
+    def _served_session(
+        self, lifespan: Any = None, http: HandlerHttpClient | None = None
+    ) -> ServedSession:
         server = self.server
         rounds = SealedRounds(
             sealer=Sealer(server=server.name, keys=server.keys, limits=self.limits),
@@ -720,7 +723,7 @@ SessionT = TypeVar("SessionT", bound=RunningSession)
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OtherSessionSource(ABC, Generic[SessionT]):
-    """The base class of what serves sessions without a `Server`: bridges and mocks.
+    """A source of sessions that have no `Server`: the base class of bridges and mocks.
 
     Attributes:
         limits: The limits of each session.
