@@ -1,11 +1,10 @@
 """Endpoints for monitoring systems: `/health`, `/ready` and `/metrics`.
 
-Anyone who reaches the port may read the first two. So they have nothing about sessions, users or
-paths, and need no credentials: load balancers send none. `/metrics` is on a port of its own.
+Load balancers send no credentials, so `/health` and `/ready` need none. Anyone who reaches the port
+may read them, so they have nothing about sessions, users or paths. `/metrics` has its own port.
 """
 
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -26,13 +25,14 @@ READY: Final = "/ready"
 METRICS: Final = "/metrics"
 
 _HEADERS: Final[Headers] = [("Content-Type", JSON), ("Cache-Control", "no-store")]
+_METRICS_HEADERS: Final = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
 _STORE_SECONDS: Final = 2.0
 
 
 async def respond_health(runtime: Runtime, exchange: Exchange, headers: Headers = ()) -> None:
-    """Answer that the process is alive; a server that answers at all is.
+    """Answer with status 200: a process that answers is alive.
 
-    A recording that cannot be written is named, but is no reason to restart the server.
+    A recording that cannot be written is reported, but is no reason to restart the server.
     """
     content = {"status": "ok"}
     if runtime.is_recording_degraded:
@@ -42,9 +42,10 @@ async def respond_health(runtime: Runtime, exchange: Exchange, headers: Headers 
 
 async def respond_ready(runtime: Runtime, exchange: Exchange, headers: Headers = ()) -> None:
     """Answer with status 200 if the server can take requests, else 503 with the reasons."""
-    reasons = await _reasons_not_ready(runtime)
-    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-    content = {"status": "not ready", "reasons": reasons} if reasons else {"status": "ready"}
+    status, content = HTTPStatus.OK, dict[str, Any](status="ready")
+    if reasons := await _reasons_not_ready(runtime):
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        content = {"status": "not ready", "reasons": reasons}
     await exchange.answer(status, [*_HEADERS, *headers], msgspec.json.encode(content))
 
 
@@ -59,28 +60,25 @@ async def _reasons_not_ready(runtime: Runtime) -> list[str]:
         stores["states"] = runtime.server.server.states
     reasons: list[str] = []
     for name, store in stores.items():
-        if not hasattr(store, "check"):  # it is in this process
+        if not hasattr(store, "check"):  # it is in the memory of this process
             continue
-        is_reached = False
-        with trio.move_on_after(_STORE_SECONDS), suppress(Exception):  # it may fail in any way
-            await store.check()
-            is_reached = True
-        if not is_reached:
+        try:
+            with trio.fail_after(_STORE_SECONDS):
+                await store.check()
+        except Exception:  # users write stores, which may fail in any way
             reasons.append(f"the store of {name} cannot be reached")
     return reasons
 
 
 def metrics_of(sessions: SessionSource) -> "Metrics":
-    """Return the `Metrics` among the observers of a server; if there is none, add one.
+    """Return the `Metrics` among the observers of a `Server`; if there is none, add one.
 
     Raises:
         ImportError: `prometheus-client` is not installed.
-        ValueError: The sessions are not those of a `Server`.
     """
     from mcp_trio._observers.metrics import Metrics
 
-    if not isinstance(sessions, ServerSessions):
-        raise ValueError("metrics are those of a Server")  # noqa: TRY004  the option is wrong here
+    assert isinstance(sessions, ServerSessions)  # bridges and mocks have no port for metrics
     server = sessions.server
     found = next((each for each in server.observers if isinstance(each, Metrics)), None)
     if found is None:
@@ -97,13 +95,9 @@ async def serve_metrics(
     task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve `/metrics`, `/health` and `/ready` until cancelled; then close the listeners."""
-    bound = [listener.socket.getsockname()[:2] for listener in listeners]
-    host_check = host_check_for(bound)
+    from mcp_trio._transports.http_server import serve_native
 
-    async def respond_metrics(exchange: Exchange) -> None:
-        metrics.record_status = runtime.record_status  # None until the lifespan is entered
-        text = "text/plain; version=0.0.4; charset=utf-8"
-        await exchange.answer(HTTPStatus.OK, [("Content-Type", text)], metrics.text())
+    host_check = host_check_for([listener.socket.getsockname()[:2] for listener in listeners])
 
     def respond(exchange: Exchange) -> Awaitable[None]:
         rejection = host_check.rejection(exchange.request)
@@ -115,9 +109,9 @@ async def serve_metrics(
         if path == READY:
             return respond_ready(runtime, exchange)
         if path == METRICS:
-            return respond_metrics(exchange)
+            # Until the lifespan is entered, there is no status of recordings.
+            metrics.record_status = runtime.record_status
+            return exchange.answer(HTTPStatus.OK, _METRICS_HEADERS, metrics.text())
         return exchange.answer(HTTPStatus.NOT_FOUND, ())
-
-    from mcp_trio._transports.http_server import serve_native
 
     await serve_native(respond, listeners, limits=runtime.server.limits, task_status=task_status)
