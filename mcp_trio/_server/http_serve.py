@@ -38,7 +38,7 @@ from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
 from mcp_trio._server.instances import MemoryInstances
 from mcp_trio._server.monitoring import METRICS, metrics_of, serve_metrics
-from mcp_trio._server.routes import bind_authorization_server, is_in_memory
+from mcp_trio._server.routes import bind_authorization_server, is_authorization_in_memory
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (
@@ -631,7 +631,7 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
         )
     elif isinstance(server.states, MemoryStore):
         problem = "states=MemoryStore() is in one process only: workers need another store"
-    elif server.auth is not None and is_in_memory(server.auth):
+    elif server.auth is not None and is_authorization_in_memory(server.auth):
         problem = (
             "an AuthorizationServer in memory is in one process only: workers need its storage="
         )

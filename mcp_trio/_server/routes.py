@@ -103,7 +103,7 @@ _BYTES: Final = "application/octet-stream"
 _STATUSES: Final = range(200, 600)
 
 # The HTTP server sets these itself, from the body and the connection.
-_HEADERS_OF_HOST: Final = frozenset({"connection", "content-length", "date", "transfer-encoding"})
+_SERVER_HEADERS: Final = frozenset({"connection", "content-length", "date", "transfer-encoding"})
 
 
 @attrs.frozen
@@ -128,7 +128,7 @@ class Response:
         if self.status not in _STATUSES:
             raise ValueError(f"a response has a status from 200 to 599, not {self.status!r}")
         encoded([*self.headers.items()])  # This raises an error for an invalid header.
-        reserved = _HEADERS_OF_HOST.intersection(map(str.lower, self.headers))
+        reserved = _SERVER_HEADERS.intersection(map(str.lower, self.headers))
         if reserved:
             raise ValueError(
                 f"the HTTP server itself sets the header {', '.join(sorted(reserved))}"
@@ -212,8 +212,9 @@ class Routes:
 
     limits: Limits
     writer: JsonWriter
-    # By the path without the names of variables: routes with the same key match the same paths.
+    # By `_path_key`.
     _routes: dict[str, Route] = attrs.field(factory=dict[str, Route], init=False)
+    # The owners of the server's own endpoints, by `_path_key`.
     _reserved: dict[str, str] = attrs.field(factory=lambda: dict(_OWN_PATHS), init=False)
 
     def add(
@@ -233,15 +234,15 @@ class Routes:
         except TypeError as error:
             text = f"{label}: the handler of a route takes one parameter, the request"
             raise TypeError(text) from error
-        template = path_template(path)
-        route = self._routes.setdefault(_key(template), Route(template))
+        template = _path_template(path)
+        route = self._routes.setdefault(_path_key(template), Route(template))
         if route.template.text != template.text:
             raise ValueError(
                 f"the route {path!r} matches the same paths as {route.template.text!r}"
             )
-        again = sorted(route.methods.keys() & set(methods))
-        if again:
-            raise ValueError(f"the route {path!r} has a handler of {', '.join(again)} already")
+        taken = sorted(route.methods.keys() & set(methods))
+        if taken:
+            raise ValueError(f"the route {path!r} has a handler of {', '.join(taken)} already")
         for method in methods:
             route.methods[method] = RouteMethod(handler=handler, is_public=is_public)
 
@@ -251,7 +252,7 @@ class Routes:
         Raises:
             ValueError: The path is not valid, or is that of an endpoint of the server.
         """
-        taken_by = self._reserved.get(_key(path_template(path)))
+        taken_by = self._reserved.get(_path_key(_path_template(path)))
         if taken_by is not None:
             raise ValueError(f"the path {path!r} is that of {taken_by}: choose another one")
 
@@ -316,7 +317,7 @@ def checked_methods(methods: Collection[str]) -> Collection[str]:
     return capitals
 
 
-def path_template(path: str) -> UriTemplate:
+def _path_template(path: str) -> UriTemplate:
     """Return the parsed path of a route.
 
     Raises:
@@ -337,7 +338,8 @@ def path_template(path: str) -> UriTemplate:
     return template
 
 
-def _key(template: UriTemplate) -> str:
+def _path_key(template: UriTemplate) -> str:
+    """Return the path without the names of its variables; templates that match alike share it."""
     pieces = [
         piece if isinstance(piece, str) else "{}" if piece.operator is _SEGMENT else "{+}"
         for piece in template.pieces
@@ -354,8 +356,8 @@ def add_authorization_routes(sessions: "ServerSessions", auth: "ResourceServer")
 
     authorization = auth.verifier
     if isinstance(authorization, AuthorizationServer):
+        handler = partial(_respond_as_authorization_server, authorization)
         for path, methods in authorization.methods.items():
-            handler = partial(_respond_as_authorization_server, authorization)
             sessions.routes.add(path, methods, handler, is_public=True)
 
 
@@ -379,8 +381,8 @@ def bind_authorization_server(
         authorization.bind(issuer, resources, scopes)
 
 
-def is_in_memory(auth: "ResourceServer") -> bool:
-    """Return whether there is an authorization server whose storage ends with the process."""
+def is_authorization_in_memory(auth: "ResourceServer") -> bool:
+    """Return whether this process has an authorization server whose storage ends with it."""
     from mcp_trio._auth.authorization_server import AuthorizationServer
     from mcp_trio._auth.authorization_storage import SqliteStorage
 
