@@ -387,7 +387,7 @@ class _OperationReader:
                     raise Unsupported(f"{text}, cannot be sent")
                 self.notes.append(f"without {text}")
                 return
-        self._add(
+        self._add_argument(
             {} if schema is None else schema,
             parameter.location,
             parameter.name,
@@ -397,7 +397,7 @@ class _OperationReader:
             is_json=is_json,
         )
 
-    def _add(
+    def _add_argument(
         self,
         schema: Any,
         location: Location,
@@ -417,7 +417,7 @@ class _OperationReader:
         if name in self.properties and location != "body":
             name = f"{name}_{'body' if location == 'member' else location}"
         name = unique(name, self.properties, _NAME_CHARS_MAX)
-        converted = self.document.schema(schema, "request")
+        converted = self.document.json_schema(schema, "request")
         members: dict[str, Any] = {} if converted is True else converted
         texts = [description or members.get("description", "")]
         if name != wire_name and location != "body":
@@ -451,11 +451,11 @@ class _OperationReader:
         self.needs_body = body.required
         content = body.content[given]
         is_text = self.media_type.startswith("text/")
-        members = None if is_text else self.document.object_properties(content.schema, "request")
+        members = None if is_text else self.document.request_properties(content.schema)
         if members is None:
             if self.media_type == MULTIPART:
                 raise Unsupported("the multipart request body has no fields that are known")
-            self._add(
+            self._add_argument(
                 content.schema,
                 "body",
                 "body",
@@ -476,7 +476,7 @@ class _OperationReader:
             kind = resolved.get("type") if is_object(resolved) else None
             # Without a style, a field that is an object is JSON text.
             is_json = encoding.style is None and kind == "object"
-            self._add(
+            self._add_argument(
                 schema, "member", name, is_required=is_required, encoding=encoding, is_json=is_json
             )
 
@@ -513,7 +513,7 @@ class _OperationReader:
         if has_others or not schemas:
             return
         try:
-            converted = [self.document.schema(schema, "response") for schema in schemas]
+            converted = [self.document.json_schema(schema, "response") for schema in schemas]
             distinct = [it for index, it in enumerate(converted) if it not in converted[:index]]
             schema = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
             self.output = self.document.with_definitions(
@@ -531,11 +531,6 @@ class _OperationReader:
             "additionalProperties": False,
         }
         return self.document.with_definitions(schema, "request", objects_max=self.objects_max)
-
-
-# The minimum number of steps that reading an object of a schema takes; in five large public
-# documents it was 34 to 56.
-_STEPS_PER_OBJECT: Final = 30
 
 
 def _chosen_media_type(content: Mapping[str, object]) -> tuple[str, str] | None:
@@ -746,22 +741,35 @@ def _resource_handler(
     return read
 
 
+# The minimum number of steps that reading an object of a schema takes; in five large public
+# documents it was 34 to 56.
+_STEPS_PER_OBJECT: Final = 30
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OperationRegistration:
     """The registration of a document's operations at a server.
 
     `Server.from_openapi` documents the attributes.
+
+    Raises:
+        TypeError: The client is no `AsyncClient` of httpx2 or httpx.
+        ValueError: Neither the client nor the document has a base URL.
     """
 
     server: "Server"
     document: Document
-    sender: _Sender
+    client: "HttpClient | None"
     resources: Rule | None
     include: Rule | None
     exclude: Rule | None
     rename: Mapping[str, str]
     output_schemas: bool
+    _sender: _Sender = attrs.field(init=False)
     _names: dict[str, object] = attrs.field(factory=dict[str, object], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._sender = _sender_of(self.document, self.client)
 
     def run(self) -> OpenApiReport:
         """Register all operations, and return the outcome of each.
@@ -880,11 +888,11 @@ class OperationRegistration:
         if self.resources is not None and self.resources(operation):
             text, arguments = _resource_uri(reader, operation.method, operation.path)
             uri = UriTemplate.parse(text)
-            handler = _resource_handler(self.sender, template, uri, arguments, reader.required)
+            handler = _resource_handler(self._sender, template, uri, arguments, reader.required)
             media_type = reader.result_media_type
             self.server.resource(text, name=name, mime_type=media_type, **listed)(handler)
             return ("resource template" if arguments else "resource"), text
-        tool = _Tool(sender=self.sender, template=template)
+        tool = _Tool(sender=self._sender, template=template)
         output = reader.output if self.output_schemas else None
         hints, schema = _HINTS[operation.method], reader.input_schema()
         register = partial(
@@ -923,13 +931,8 @@ def _server_url(contents: Schema) -> str | None:
     return servers[0].filled() if servers else None
 
 
-def sender_of(document: Document, client: "HttpClient | None") -> _Sender:
-    """Return the sender for a client, or for `ctx.http`.
-
-    Raises:
-        TypeError: The client is no `AsyncClient` of httpx2 or httpx.
-        ValueError: Neither the client nor the document has a base URL.
-    """
+def _sender_of(document: Document, client: "HttpClient | None") -> _Sender:
+    """Return the sender for a client, or for `ctx.http`."""
     if client is not None:
         library = library_of(client)
         if library is None or not isinstance(client, library.AsyncClient):

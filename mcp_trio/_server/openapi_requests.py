@@ -1,4 +1,4 @@
-"""From the arguments of a call to an HTTP request, by the parameters of an OpenAPI operation.
+"""HTTP requests made of the arguments of a call, by the parameters of an OpenAPI operation.
 
 https://spec.openapis.org/oas/v3.1.1#style-values
 https://spec.openapis.org/oas/v3.1.1#style-examples
@@ -23,13 +23,15 @@ Location: TypeAlias = Literal["path", "query", "header", "cookie", "member", "bo
 FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
 
-# By style: the text between the items of an array that is not exploded.
+# By style: the text between the items of an array that is not exploded, in a query or form.
 _SEPARATORS: Final[Mapping[str, str]] = {
     "form": ",",
-    "simple": ",",
     "spaceDelimited": "%20",
     "pipeDelimited": "%7C",
 }
+
+# The same for the items of an exploded array, or the members of an exploded object, in a path.
+_PATH_SEPARATORS: Final[Mapping[str, str]] = {"simple": ",", "label": ".", "matrix": ";"}
 
 STYLES: Final[Mapping[Location, Sequence[str]]] = {
     "path": ("simple", "label", "matrix"),
@@ -131,7 +133,8 @@ class RequestTemplate:
         )
         path = self._path(by_location.get("path", ()))
         headers = {
-            each.wire_name: _header(each, value) for each, value in by_location.get("header", ())
+            each.wire_name: _header_text(each, value)
+            for each, value in by_location.get("header", ())
         }
         cookies = "; ".join(
             field
@@ -144,9 +147,9 @@ class RequestTemplate:
         whole, members = by_location.get("body", ()), by_location.get("member", ())
         if self.media_type is None or not (whole or members or self.needs_body):
             return parts
-        value = whole[0][1] if whole else {each.wire_name: it for each, it in members}
         if self.media_type == MULTIPART:
             return _multipart(parts, members)
+        value = whole[0][1] if whole else {each.wire_name: it for each, it in members}
         if self.media_type == FORM:
             arguments = members or [
                 (RequestArgument(name=name, location="member", wire_name=name), it)
@@ -172,34 +175,22 @@ class RequestTemplate:
 
 
 def _path_text(argument: RequestArgument, value: Any) -> str:
-    name, first = quote(argument.wire_name, safe=""), ""
-    if argument.style == "matrix":
-        first = f";{name}="
-    elif argument.style == "label":
-        first = "."
+    """Return the text of a parameter in the path, encoded."""
+    name, is_exploded = quote(argument.wire_name, safe=""), argument.is_exploded
     if argument.is_json or not (is_array(value) or is_object(value)):
-        text = quote(_text(value, is_json=argument.is_json), safe="")
-        if not text:
-            raise ToolError(f"the argument {argument.name!r} cannot be empty")
-        return first + text
-    separator = ","
-    pairs: list[tuple[str, str | None]] = (
-        [(quote(key, safe=""), quote(_text(it), safe="")) for key, it in value.items()]
-        if is_object(value)
-        else [(quote(_text(item), safe=""), None) for item in value]
-    )
-    texts = [key if item is None else f"{key},{item}" for key, item in pairs]
-    if argument.is_exploded:
-        is_matrix = argument.style == "matrix"
-        separator = {"simple": ",", "label": ".", "matrix": ";"}[argument.style]
-        texts = [
-            (f"{name}={key}" if is_matrix else key) if item is None else f"{key}={item}"
-            for key, item in pairs
-        ]
-        first = ";" if is_matrix else first
-    if not texts:
+        texts, is_exploded = [quote(_text(value, is_json=argument.is_json), safe="")], False
+    elif is_object(value):
+        sign = "=" if is_exploded else ","
+        pairs = [(quote(key, safe=""), quote(_text(it), safe="")) for key, it in value.items()]
+        texts = [f"{key}{sign}{text}" for key, text in pairs]
+    else:
+        start = f"{name}=" if is_exploded and argument.style == "matrix" else ""
+        texts = [start + quote(_text(item), safe="") for item in value]
+    joined = (_PATH_SEPARATORS[argument.style] if is_exploded else ",").join(texts)
+    if not joined:
         raise ToolError(f"the argument {argument.name!r} cannot be empty")
-    return first + separator.join(texts)
+    matrix_start = ";" if is_exploded else f";{name}="
+    return {"simple": "", "label": ".", "matrix": matrix_start}[argument.style] + joined
 
 
 def _fields(argument: RequestArgument, value: Any) -> list[str]:
@@ -211,7 +202,7 @@ def _fields(argument: RequestArgument, value: Any) -> list[str]:
     if argument.style == "deepObject":
         return [
             f"{quote(path, safe='')}={quote(text, safe=safe)}"
-            for path, text in _deep(argument.wire_name, value)
+            for path, text in _deep_fields(argument.wire_name, value)
         ]
     if is_object(value):
         pairs = [(quote(key, safe=""), quote(_text(it), safe=safe)) for key, it in value.items()]
@@ -225,19 +216,19 @@ def _fields(argument: RequestArgument, value: Any) -> list[str]:
     return [f"{name}={_SEPARATORS[argument.style].join(texts)}"] if texts else []
 
 
-def _deep(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _deep_fields(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each leaf: `a[b][0]`. OpenAPI itself describes one level."""
     if is_object(value):
         for key, member in value.items():
-            yield from _deep(f"{path}[{key}]", member)
+            yield from _deep_fields(f"{path}[{key}]", member)
     elif is_array(value):
         for index, item in enumerate(value):
-            yield from _deep(f"{path}[{index}]", item)
+            yield from _deep_fields(f"{path}[{index}]", item)
     else:
         yield path, _text(value)
 
 
-def _header(argument: RequestArgument, value: Any) -> str:
+def _header_text(argument: RequestArgument, value: Any) -> str:
     if argument.is_json or not (is_array(value) or is_object(value)):
         text = _text(value, is_json=argument.is_json)
     elif is_object(value):

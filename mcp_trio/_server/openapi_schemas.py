@@ -53,12 +53,12 @@ _SCHEMAS_BY_NAME: Final = frozenset(
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
 
 # The keyword of properties that are left out of requests, or of responses.
-_OF_OTHER_DIRECTION: Final[Mapping[Direction, str]] = {
+_LEFT_OUT_KEYWORD: Final[Mapping[Direction, str]] = {
     "request": "readOnly",
     "response": "writeOnly",
 }
 
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_NOT_IN_DEFINITION_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _DEFINITIONS: Final = "#/$defs/"
 
 
@@ -102,9 +102,9 @@ class Document:
     contents: Mapping[str, Any]
     is_3_0: bool
     _resolver: Any = attrs.field(init=False)
-    # The name in `$defs` of each reference, and the reference of each name.
-    _names: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
-    _references: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    # The names are those in `$defs`.
+    _names_by_reference: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    _references_by_name: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     _definitions: dict[tuple[Direction, str], _Definition] = attrs.field(
         factory=dict[tuple[Direction, str], "_Definition"], init=False
     )
@@ -136,7 +136,7 @@ class Document:
 
     # Schemas.
 
-    def schema(self, schema: Any, direction: Direction) -> Any:
+    def json_schema(self, schema: Any, direction: Direction) -> Any:
         """Return a JSON Schema whose references lead to `$defs`; `with_definitions` adds those."""
         if isinstance(schema, bool):
             return schema
@@ -144,7 +144,7 @@ class Document:
             raise Unsupported(f"{schema!r} is not a schema")
         if not isinstance(schema.get("$ref"), str):
             return self._converted(schema, direction)
-        reference = {"$ref": _DEFINITIONS + self._name(schema["$ref"])}
+        reference = {"$ref": _DEFINITIONS + self._definition_name(schema["$ref"])}
         # OpenAPI 3.0 ignores all members beside a reference, but a description does no harm.
         kept = ("description",) if self.is_3_0 else schema.keys() - {"$ref"}
         beside = {key: value for key, value in schema.items() if key in kept}
@@ -157,12 +157,12 @@ class Document:
             if key in _DROPPED or key.startswith("x-"):
                 continue
             if key in _ONE_SCHEMA:
-                value = self.schema(value, direction)
+                value = self.json_schema(value, direction)
             elif key in _SCHEMA_LISTS and is_array(value):
-                value = [self.schema(each, direction) for each in value]
+                value = [self.json_schema(each, direction) for each in value]
             elif key in _SCHEMAS_BY_NAME and is_object(value):
-                named = self._in_direction(value, direction) if key == "properties" else value
-                value = {name: self.schema(each, direction) for name, each in named.items()}
+                named = self._sent_properties(value, direction) if key == "properties" else value
+                value = {name: self.json_schema(each, direction) for name, each in named.items()}
             elif key == "pattern" and isinstance(value, str) and not _has_linear_search(value):
                 continue  # A check here could take too long; the API itself checks it.
             converted[key] = value
@@ -170,24 +170,28 @@ class Document:
         if is_object(properties) and is_array(required):
             dropped = properties.keys() - converted["properties"].keys()
             converted["required"] = [name for name in required if name not in dropped]
-        return _translated(converted) if self.is_3_0 else converted
+        return _from_openapi_3_0(converted) if self.is_3_0 else converted
 
-    def _in_direction(self, properties: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
-        other = _OF_OTHER_DIRECTION[direction]
+    def _sent_properties(
+        self, properties: Mapping[str, Any], direction: Direction
+    ) -> dict[str, Any]:
+        other = _LEFT_OUT_KEYWORD[direction]
         return {
             name: each
             for name, each in properties.items()
             if not (is_object(each) and each.get(other) is True)
         }
 
-    def _name(self, reference: str) -> str:
+    def _definition_name(self, reference: str) -> str:
         """Return the name in `$defs` for a reference."""
-        if reference not in self._names:
+        if reference not in self._names_by_reference:
             self._lookup(reference)  # to reject it if it leads to nothing
             last = reference.rpartition("/")[2]
-            name = unique(_NOT_IN_NAMES.sub("_", last) or "root", self._references)
-            self._names[reference], self._references[name] = name, reference
-        return self._names[reference]
+            name = unique(
+                _NOT_IN_DEFINITION_NAMES.sub("_", last) or "root", self._references_by_name
+            )
+            self._names_by_reference[reference], self._references_by_name[name] = name, reference
+        return self._names_by_reference[reference]
 
     def with_definitions(
         self, schema: Any, direction: Direction, *, objects_max: int
@@ -206,7 +210,7 @@ class Document:
         while is_object(root.schema) and set(root.schema) == {"$ref"}:
             (name,) = root.references
             if name in names:
-                raise Unsupported(f"the reference {self._references[name]} leads to itself")
+                raise Unsupported(f"the reference {self._references_by_name[name]} leads to itself")
             names.add(name)
             root = self._definition(name, direction)
         definitions: dict[str, Any] = {}
@@ -231,16 +235,16 @@ class Document:
     def _definition(self, name: str, direction: Direction) -> _Definition:
         key = direction, name
         if key not in self._definitions:
-            schema = self.schema(self._lookup(self._references[name]), direction)
+            schema = self.json_schema(self._lookup(self._references_by_name[name]), direction)
             self._definitions[key] = _Definition(schema)
         return self._definitions[key]
 
     # Objects whose properties become arguments.
 
-    def object_properties(
-        self, schema: Any, direction: Direction, inside: tuple[object, ...] = ()
+    def request_properties(
+        self, schema: Any, inside: tuple[object, ...] = ()
     ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
-        """Return the properties of an object's schema, not converted, and the required names.
+        """Return the properties of an object in a request, not converted, and the required names.
 
         The result is None if there are no properties, or if the value need not be an object with
         just these. Schemas in `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas
@@ -248,7 +252,6 @@ class Document:
 
         Args:
             schema: The schema of the object, or a reference to it.
-            direction: The direction in which the object is sent.
             inside: The schemas in whose `allOf` this schema is; one of them inside itself gives
                 None.
         """
@@ -267,9 +270,9 @@ class Document:
         for alternative in any_of + one_of:
             if not is_object(alternative) or set(alternative) != {"required"}:
                 return None
-        merged, names = self._in_direction(properties, direction), [*required]
+        merged, names = self._sent_properties(properties, "request"), [*required]
         for part in parts:
-            found = self.object_properties(part, direction, (*inside, given))
+            found = self.request_properties(part, (*inside, given))
             if found is None:
                 return None
             merged |= found[0]
@@ -287,7 +290,7 @@ def _has_linear_search(pattern: str) -> bool:
     return True
 
 
-def _translated(schema: dict[str, Any]) -> dict[str, Any]:
+def _from_openapi_3_0(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema of OpenAPI 3.0, whose subschemas are translated, as a JSON Schema."""
     for bound in ("Minimum", "Maximum"):
         is_exclusive, limit = schema.get(f"exclusive{bound}"), bound.lower()

@@ -328,12 +328,7 @@ class Server:
                 document has a base URL; or a name in `rename` is invalid, used twice, or of no
                 operation.
         """
-        from mcp_trio._server.openapi import (
-            OperationRegistration,
-            info_of,
-            read_document,
-            sender_of,
-        )
+        from mcp_trio._server.openapi import OperationRegistration, info_of, read_document
 
         document = read_document(spec)
         settings: dict[str, Any] = {**info_of(document), **options}
@@ -341,7 +336,7 @@ class Server:
         registration = OperationRegistration(
             server=server,
             document=document,
-            sender=sender_of(document, client),
+            client=client,
             resources=resources,
             include=include,
             exclude=exclude,
