@@ -554,8 +554,9 @@ class RemoteCall:
     send: "Send"
     has_begun: bool = attrs.field(default=False, init=False)
     events: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
-    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
-    _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
+    # Wake the handler, which waits for an event, and the task, which waits for room or an answer.
+    _handler_wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _call_wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
     _answers: dict[int, ClientAnswer] = attrs.field(factory=dict[int, ClientAnswer], init=False)
     # The progress of the client that is asked, for the mounted server; the oldest is dropped.
@@ -589,9 +590,9 @@ class RemoteCall:
     async def put(self, event: MountEvent) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
         while len(self.events) >= _EVENTS_QUEUED_MAX and not self.has_ended:
-            await self._taken.wait()
+            await self._call_wakeup.wait()
         self.events.append(event)
-        self._news.wake()
+        self._handler_wakeup.wake()
 
     async def report_progress(self, params: types.ProgressParams) -> None:
         """Report progress."""
@@ -605,7 +606,7 @@ class RemoteCall:
     def report_to_server(self, number: int, params: types.ProgressParams) -> None:
         """Report the progress of the client that is asked; called by the handler, never waits."""
         self._progress.append((number, params))
-        self._taken.wake()
+        self._call_wakeup.wake()
 
     async def ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
         """Ask the client of the session, by the handler, and return the result.
@@ -626,14 +627,14 @@ class RemoteCall:
                     _, progress = self._progress.popleft()
                     if report is not None:
                         await report(progress.progress, progress.total, progress.message)
-                    self._taken.wake()
+                    self._call_wakeup.wake()
                 elif number in self._answers:
                     break
                 else:
-                    await self._taken.wait()
+                    await self._call_wakeup.wait()
         except trio.Cancelled:
             self.events.append(_mount_event("withdrawn", number))
-            self._news.wake()
+            self._handler_wakeup.wake()
             raise
         finally:
             left = [each for each in self._progress if each[0] != number]
@@ -648,22 +649,22 @@ class RemoteCall:
     async def answer(self, number: int, answer: ClientAnswer) -> MountEvent:
         """Pass on the answer to a question."""
         self._answers[number] = answer
-        self._taken.wake()
+        self._call_wakeup.wake()
         return MountEvent("answered")
 
     async def next_event(self) -> MountEvent:
         """Return the next event."""
         while not self.events:
-            await self._news.wait()
+            await self._handler_wakeup.wait()
         event = self.events.popleft()
-        self._taken.wake()
+        self._call_wakeup.wake()
         return event
 
     def end(self) -> None:
         """Cancel the request, if it has not ended."""
         self.has_ended = True
         self._scope.cancel()
-        self._taken.wake()
+        self._call_wakeup.wake()
 
 
 Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[MountEvent]]"
@@ -683,7 +684,7 @@ class RemoteConnections:
     may_have_changed: bool
     _connections: "list[RemoteConnection]" = attrs.field(factory=list[Any], init=False)
     _notifications: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
-    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _notification_queued: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_started: bool = attrs.field(default=False, init=False)
     _ready: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
@@ -715,7 +716,7 @@ class RemoteConnections:
                 self.mount, key, self._notified, may_have_changed=self.may_have_changed
             )
             self._connections.append(connection)
-            self.start(connection.keep)
+            self.start(connection.keep_connected)
         connection.calls[call] = None
         self.start(partial(call.run, connection))
         return await call.next_event()
@@ -727,7 +728,7 @@ class RemoteConnections:
     async def next_notification(self) -> MountEvent:
         """Return the next notification that belongs to no request."""
         while not self._notifications:
-            await self._news.wait()
+            await self._notification_queued.wait()
         return self._notifications.popleft()
 
     def unsubscribe(self, uri: str) -> None:
@@ -747,7 +748,7 @@ class RemoteConnections:
         queued_max = self.session.connection.limits.messages.notifications_queued_max
         if not is_repeated and len(self._notifications) < queued_max:
             self._notifications.append(event)
-            self._news.wake()
+            self._notification_queued.wake()
 
     async def _run(self) -> None:
         self._variables = copy_context()
@@ -778,12 +779,13 @@ class RemoteConnection:
     may_have_changed: bool
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
     calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
-    _clients: list[Client] = attrs.field(factory=list[Client], init=False)
-    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _is_open: bool = attrs.field(default=False, init=False)
+    # The latest client, and the same while it is connected.
+    _client: Client | None = attrs.field(default=None, init=False)
+    _open_client: Client | None = attrs.field(default=None, init=False)
+    _keep_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _loss: str = attrs.field(default="", init=False)
     _retry_at: float = attrs.field(default=math.inf, init=False)
-    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _state_wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     @property
     def is_used(self) -> bool:
@@ -795,18 +797,20 @@ class RemoteConnection:
         """Return whether another request may run; the module's docstring gives the reason."""
         if not (self.key.is_stateless and self.key.can_ask):
             return True
-        version = self._clients[-1].protocol_version if self._is_open else None
-        return not self.calls or (version is not None and PROTOCOL_VERSIONS[version].is_stateless)
+        client = self._open_client
+        if client is None or not PROTOCOL_VERSIONS[client.protocol_version].is_stateless:
+            return not self.calls
+        return True
 
     @property
     def is_connecting(self) -> bool:
         """Return whether the first try to connect has not ended."""
-        return not (self._is_open or self._loss)
+        return self._open_client is None and not self._loss
 
     async def wait_connected(self) -> None:
         """Wait for the first try to connect."""
         while self.is_connecting:
-            await self._news.wait()
+            await self._state_wakeup.wait()
 
     async def client(self) -> Client:
         """Return the connected client; wait for the first try to connect.
@@ -815,12 +819,12 @@ class RemoteConnection:
             Unavailable: The server is not connected.
         """
         await self.wait_connected()
-        if not self._is_open:
+        if self._open_client is None:
             seconds = max(self._retry_at - trio.current_time(), 0)
             raise Unavailable(
                 f"is connected again in {seconds:.1f} s at the earliest: {self._loss}"
             )
-        return self._clients[-1]
+        return self._open_client
 
     async def request(self, call: RemoteCall, *, method: str, params: Any) -> MountEvent:
         """Send a request, and return how it ends."""
@@ -848,19 +852,19 @@ class RemoteConnection:
         is_question = isinstance(result, types.InputRequiredResult)
         return _mount_event("input required" if is_question else "result", result)
 
-    async def keep(self) -> None:
+    async def keep_connected(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
         failures = 0
         limits, random_source = self.mount.template.limits, self.mount.random_source
-        with self._keeping:
+        with self._keep_scope:
             while True:
                 try:
-                    await self._connect()
+                    client = await self._connect()
                 except Exception as error:  # Such as an invalid option, or a missing command.
                     self._lose(str(error) or type(error).__name__)
                 else:
-                    self._is_open, self._loss, failures = True, "", 0
-                    self._news.wake()
+                    self._open_client, self._loss, failures = client, "", 0
+                    self._state_wakeup.wake()
                     if self.may_have_changed:
                         for kind in ("tools", "resources", "prompts"):
                             self._list_changed(kind)
@@ -868,48 +872,49 @@ class RemoteConnection:
                             self._resource_updated(types.ResourceUpdatedParams(uri=uri))
                     self.may_have_changed = True  # while the connection is lost
                     while not self._loss:
-                        await self._news.wait()
+                        await self._state_wakeup.wait()
                 seconds = pause_seconds(failures, limits, random_source)
                 failures += 1
                 self._retry_at = trio.current_time() + seconds
-                self._is_open = False
-                self._news.wake()
+                self._open_client = None
+                self._state_wakeup.wake()
                 await trio.sleep(seconds)
 
     async def aclose(self) -> None:
         """Close the connection, shielded, in bounded time."""
-        self._keeping.cancel()
-        with trio.CancelScope(shield=True):
-            await call_concurrently(self._clients, Client.aclose)
+        self._keep_scope.cancel()
+        if self._client is not None:
+            with trio.CancelScope(shield=True):
+                await self._client.aclose()
 
     async def unsubscribe(self, uri: str) -> None:
         """End a subscription to a resource; an error is logged."""
         self.subscribed[uri] -= 1
-        if self.subscribed[uri] == 0 and self._is_open:
-            await self._try(partial(self._clients[-1].unsubscribe, uri))
+        if self.subscribed[uri] == 0 and self._open_client is not None:
+            await self._send_or_log(partial(self._open_client.unsubscribe, uri))
 
     async def notify_roots_changed(self) -> None:
         """Notify the server that the roots have changed; an error is logged."""
-        if self._is_open and self.key.has_roots and not self.key.is_stateless:
-            await self._try(self._clients[-1].notify_roots_changed)
+        if self._open_client is not None and self.key.has_roots and not self.key.is_stateless:
+            await self._send_or_log(self._open_client.notify_roots_changed)
 
-    async def _try(self, send: Callable[[], Awaitable[None]]) -> None:
+    async def _send_or_log(self, send: Callable[[], Awaitable[None]]) -> None:
         try:
             await send()
         except MCPError as error:
             logger.warning("%s: %s", self.mount.label, error)
 
-    async def _connect(self) -> None:
-        """Open the connection, or open it again.
+    async def _connect(self) -> Client:
+        """Open the connection, or open it again, and return its client.
 
         Raises:
             Exception: It cannot be opened.
         """
-        if self._clients and self._clients[-1].state == "retrying":
-            await self._clients[-1].ping()
-            return
-        for client in self._clients:
-            await client.aclose()
+        if self._client is not None:
+            if self._client.state == "retrying":
+                await self._client.ping()
+                return self._client
+            await self._client.aclose()
         template, key = self.mount.template, self.key
         options: dict[str, Any] = {
             "state_changed": self._state_changed,
@@ -945,23 +950,23 @@ class RemoteConnection:
                 return result.roots
 
             options["roots"] = roots
-        client = attrs.evolve(template, **options)
-        self._clients = [client]
+        self._client = client = attrs.evolve(template, **options)
         await client.__aenter__()
         for uri in +self.subscribed:
-            await self._try(partial(client.subscribe, uri))
+            await self._send_or_log(partial(client.subscribe, uri))
+        return client
 
     def _lose(self, reason: str) -> None:
         self._loss = reason or "the connection was lost"
-        self._news.wake()
+        self._state_wakeup.wake()
 
     # Callbacks of the client, and questions for the client of the session.
 
     def _state_changed(self, state: State, reason: str) -> None:
         if self.mount.template.state_changed is not None:
             self.mount.template.state_changed(state, reason)
-        if state in {"retrying", "closed"} and self._is_open:
-            self._is_open = False
+        if state in {"retrying", "closed"} and self._open_client is not None:
+            self._open_client = None
             self._lose(reason)
 
     def _list_changed(self, kind: str) -> None:
