@@ -80,7 +80,8 @@ class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
 class CustomDecoder(ABC):
     """A decoder for the values of a custom type.
 
-    It decodes a value as one of its inner types first. By default it has one.
+    It decodes a value as one of its inner types first. The defaults of `likeliest` and `schema` are
+    for a decoder with one inner type.
     """
 
     __slots__ = ()
@@ -119,7 +120,7 @@ class CustomType(type):
         return True
 
 
-def custom_type(name: str, decoder: CustomDecoder) -> Any:
+def _custom_type(name: str, decoder: CustomDecoder) -> Any:
     """Return a new custom type; `name` is its name in errors."""
     return CustomType(name, (), {"decoder": decoder})
 
@@ -286,10 +287,6 @@ class _ConstraintKind(typing.NamedTuple):
     holds: Callable[[Any, Any], bool] | None = None
 
 
-def _is_multiple(value: Any, unit: Any) -> bool:
-    return not value % unit
-
-
 @functools.cache
 def _constraint_kinds() -> dict[type, _ConstraintKind]:
     import annotated_types as at
@@ -299,7 +296,9 @@ def _constraint_kinds() -> dict[type, _ConstraintKind]:
         at.Gt: _ConstraintKind("gt", "> {}", operator.gt),
         at.Le: _ConstraintKind("le", "<= {}", operator.le),
         at.Lt: _ConstraintKind("lt", "< {}", operator.lt),
-        at.MultipleOf: _ConstraintKind("multiple_of", "that's a multiple of {}", _is_multiple),
+        at.MultipleOf: _ConstraintKind(
+            "multiple_of", "that's a multiple of {}", lambda value, unit: not value % unit
+        ),
         at.MinLen: _ConstraintKind("min_length"),
         at.MaxLen: _ConstraintKind("max_length"),
     }
@@ -308,7 +307,7 @@ def _constraint_kinds() -> dict[type, _ConstraintKind]:
 _NUMBERS: Final = (int, float, decimal.Decimal)
 
 
-def is_constrained(metadata: Iterable[Any]) -> bool:
+def _is_constrained(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata have a constraint or a text that msgspec would ignore."""
     # annotated-types is not imported for this check: its import takes as long as the definition of
     # 20 classes. While no code has imported it, no metadata can be of its classes.
@@ -318,7 +317,7 @@ def is_constrained(metadata: Iterable[Any]) -> bool:
     )
 
 
-def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
+def _with_metadata(hint: Any, metadata: Iterable[Any]) -> Any:
     """Return a decodable type with its constraints in a form that msgspec supports.
 
     Raises:
@@ -387,7 +386,7 @@ def _with_constraints(hint: Any, constraints: Sequence[Any]) -> Any:
                 raise ValueError(text)
         return value
 
-    return custom_type(type_name(strip_metadata(hint)), DerivedDecoder(hint, make))
+    return _custom_type(type_name(strip_metadata(hint)), DerivedDecoder(hint, make))
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -431,7 +430,7 @@ def no_json_form(kind: Any) -> TypeError:
     )
 
 
-def has_hook(converter: "Converter", hint: Any) -> bool:
+def _has_hook(converter: "Converter", hint: Any) -> bool:
     """Return whether a hint is a class that the converter supports, and msgspec does not."""
     kind = class_of(hint)
     if kind in (object, Annotated) or not inspect.isclass(kind) or has_fields(hint):
@@ -450,7 +449,7 @@ def has_hook(converter: "Converter", hint: Any) -> bool:
     return True
 
 
-def hook_input_type(converter: "Converter", hint: Any) -> Any:
+def _hook_input_type(converter: "Converter", hint: Any) -> Any:
     """Return the annotation of the first parameter of the hook for a type, `Any` if it has none."""
     hook: Any = converter.get_structure_hook(hint)
     try:
@@ -911,17 +910,19 @@ class TypeAdapter:
         """
         custom = self._decoder_of(hint)
         if custom is not None:
-            return custom_type(type_name(hint), custom)
+            return _custom_type(type_name(hint), custom)
         if hint is object:
             return Any
         if has_fields(hint):
             if not any(map(self._needs_custom_type, reachable([hint]))):
                 return hint
             if hint not in self._built:
-                self._built[hint] = custom_type(type_name(hint), ClassDecoder(hint, self.decodable))
+                self._built[hint] = _custom_type(
+                    type_name(hint), ClassDecoder(hint, self.decodable)
+                )
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
-            return constrained(self.decodable(hint.__origin__), hint.__metadata__)
+            return _with_metadata(self.decodable(hint.__origin__), hint.__metadata__)
         aliased = unaliased(hint)
         if aliased is not hint:
             found = self.decodable(aliased)
@@ -938,7 +939,7 @@ class TypeAdapter:
             return found
         if hint in reachable(members):
             raise TypeError(f"{type_name(hint)} is recursive: make its members structs with a tag")
-        return custom_type(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
+        return _custom_type(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
 
     def may_be_mutable(self, value: Any) -> bool:
         """Return whether a value, which is no builtin container, may be mutable."""
@@ -951,7 +952,7 @@ class TypeAdapter:
         if hint is object or self._decoder_of(hint) is not None:
             return True
         if typing.get_origin(hint) is Annotated:
-            return is_constrained(hint.__metadata__)
+            return _is_constrained(hint.__metadata__)
         return is_union(hint) and not _is_union_accepted(hint)
 
     def _decoder_of(self, hint: Any) -> CustomDecoder | None:
@@ -960,9 +961,9 @@ class TypeAdapter:
         for base in hint.__mro__ if isinstance(hint, type) else ():
             if base in _STANDARD_DECODERS:
                 return _STANDARD_DECODERS[base](hint)
-        if self.converter is None or not has_hook(self.converter, hint):
+        if self.converter is None or not _has_hook(self.converter, hint):
             return None
-        input_type = hook_input_type(self.converter, hint)
+        input_type = _hook_input_type(self.converter, hint)
         try:
             input_type = TypeAdapter().decodable(input_type)
             json_schema(input_type)
