@@ -529,9 +529,10 @@ class Registry:
     """Everything that is registered at a server, by name or URI.
 
     Attributes:
-        changed: Called after each change of a list, with "tools", "resources" or "prompts".
+        on_changed: Called after each change of a list, with "tools", "resources" or "prompts".
         offers: The capabilities that are declared even while nothing is registered.
         resources: The resources by URI or template text.
+        tables: The tools, the resources and the prompts, by their kind.
         methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
         mounts: The servers of this process that are mounted into this one.
@@ -541,7 +542,7 @@ class Registry:
     """
 
     limits: Limits
-    changed: Callable[[str], None]
+    on_changed: Callable[[str], None]
     hints: CacheHints
     offers: frozenset[str]
     tools: dict[str, RegisteredTool] = attrs.field(factory=dict[str, Any], init=False)
@@ -556,7 +557,7 @@ class Registry:
     remotes: "list[RemoteMount]" = attrs.field(factory=list[Any], init=False)
     mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
     visibility: Visibility = attrs.field(factory=Visibility, init=False)
-    _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
+    tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None, ProtocolVersion, frozenset[str] | None], msgspec.Raw] = (
         attrs.field(factory=dict[Any, msgspec.Raw], init=False)
     )
@@ -568,7 +569,7 @@ class Registry:
     _unchecked: list[Registered] = attrs.field(factory=list[Registered], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._tables = {"tools": self.tools, "resources": self.resources, "prompts": self.prompts}
+        self.tables = {"tools": self.tools, "resources": self.resources, "prompts": self.prompts}
 
     def capabilities(self) -> types.ServerCapabilities:
         """Return the capabilities that follow from `offers` and from what is registered."""
@@ -578,18 +579,14 @@ class Registry:
             handled = tuple(self.methods.values())
             required = (each.method.required_capability for each in handled)
             needed = {each.path.partition(".")[0] for each in required if each is not None}
-            tables = {**self._tables, "completions": self.completions}
+            declarable = {**self.tables, "completions": self.completions}
             kinds = self.all_offers().union(
-                kind for kind, table in tables.items() if table or kind in needed
+                kind for kind, table in declarable.items() if table or kind in needed
             )
             declared = {kind: full for kind, full in CAPABILITIES.items() if kind in kinds}
             capabilities = types.ServerCapabilities(logging={}, **declared)
             self._capabilities = capabilities
         return capabilities
-
-    def table(self, kind: str) -> dict[str, Any]:
-        """Return the tools, resources or prompts, by the name of the kind."""
-        return self._tables[kind]
 
     def all_offers(self) -> frozenset[str]:
         """Return the offers of the server, and of all servers that are mounted into it.
@@ -666,7 +663,7 @@ class Registry:
         if replaces is not None and replaces != key:
             self.discard(kind, replaces)
             self._rename(kind, replaces, key)
-        self.changed(kind)
+        self.on_changed(kind)
 
     def _rename(self, kind: str, old: str, new: str) -> None:
         """Apply the decisions of `disable` about an entry's old name to its new name."""
@@ -682,7 +679,7 @@ class Registry:
 
         A replacement takes the place of the entry with the same key.
         """
-        table = self._tables[kind]
+        table = self.tables[kind]
         present = table.setdefault(key, entry)
         if is_replacement:
             table[key] = entry
@@ -710,14 +707,14 @@ class Registry:
 
     def discard(self, kind: str, key: str) -> None:
         """Remove an entry and its completions, here and at the servers that mount this one."""
-        table = self._tables[kind]
+        table = self.tables[kind]
         removed = table.pop(key, None)
         for target, argument in tuple(self.completions):
             if target == (kind, key):
                 self.completions.pop((target, argument), None)
         for mount in tuple(self.mounted_as):
             outer = mount.outer.registry
-            for outer_key, entry in tuple(outer.table(kind).items()):
+            for outer_key, entry in tuple(outer.tables[kind].items()):
                 origin = entry.origin
                 if origin is not None and origin.mount is mount and origin.entry is removed:
                     outer.discard(kind, outer_key)
@@ -734,8 +731,8 @@ class Registry:
             self._check_prefix(mount)
         added: list[tuple[str, str]] = []
         try:
-            for kind in self._tables:
-                for entry in tuple(inner.table(kind).values()):
+            for kind in self.tables:
+                for entry in tuple(inner.tables[kind].values()):
                     derived = mounted_entry(mount, entry)
                     self.insert(kind, derived.key, derived)
                     added.append((kind, derived.key))
@@ -749,7 +746,7 @@ class Registry:
         inner.mounted_as.append(mount)
         self.forget_lists()
         for kind in {kind: None for kind, _ in added}:
-            self.changed(kind)
+            self.on_changed(kind)
 
     def add_mounted_completion(
         self, mount: Mount, target: Target, argument: str, completion: Registered
@@ -775,12 +772,12 @@ class Registry:
         Raises:
             LookupError: Nothing is registered there, or only by a mounted server.
         """
-        entry = self._tables[kind].get(key)
+        entry = self.tables[kind].get(key)
         if entry is None or entry.origin is not None:
             reason = "" if entry is None else f" here: it is that of {_label(entry)}"
             raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered{reason}")
         self.discard(kind, key)
-        self.changed(kind)
+        self.on_changed(kind)
 
     def show_or_hide(self, selection: Selection, *, shows: bool) -> None:
         """Show or hide the entries of a selection in all sessions.
@@ -792,7 +789,7 @@ class Registry:
             selection, self.visibility, self.is_visible, shows=shows
         ):
             self.forget_lists()
-            self.changed(kind)
+            self.on_changed(kind)
 
     def change_visibility(
         self,
@@ -809,9 +806,7 @@ class Registry:
         Raises:
             LookupError: Nothing is registered under one of the names.
         """
-        entries = [
-            entry for kind in selection.kinds for entry in tuple(self._tables[kind].values())
-        ]
+        entries = [entry for kind in selection.kinds for entry in tuple(self.tables[kind].values())]
         missing = sorted(selection.names.difference(entry.key for entry in entries))
         if missing:
             nouns = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
@@ -864,13 +859,13 @@ class Registry:
         found = [
             (kind, key)
             for kind in kinds
-            for key, entry in tuple(self._tables[kind].items())
+            for key, entry in tuple(self.tables[kind].items())
             if target in (key, entry.signature.handler)
         ]
         if len(found) != 1:
             nouns = " or ".join(kind.removesuffix("s") for kind in kinds)
             number = "no" if not found else "more than one"
-            names = [] if found else [name for kind in kinds for name in self._tables[kind]]
+            names = [] if found else [name for kind in kinds for name in self.tables[kind]]
             hint = did_you_mean(str(target), names)
             raise LookupError(f"{number} {nouns} is registered for {target!r}{hint}")
         return found[0]
@@ -878,7 +873,7 @@ class Registry:
     def entry(self, target: Target) -> RegisteredPrompt | RegisteredResource | None:
         """Return the prompt or resource of a target; None if there is no such target."""
         kind, key = target
-        return self._tables[kind].get(key)
+        return self.tables[kind].get(key)
 
     def check_argument(self, target: Target, argument: str) -> None:
         """Check that a target has an argument, without resolving its annotations.
@@ -887,7 +882,7 @@ class Registry:
             ValueError: The target has no such argument.
         """
         kind, key = target
-        names = inspect.signature(self._tables[kind][key].signature.handler).parameters
+        names = inspect.signature(self.tables[kind][key].signature.handler).parameters
         if argument not in names:
             raise ValueError(f"{key!r} has no argument {argument!r}")
 
@@ -996,10 +991,9 @@ class Registry:
                 for entry in LISTS[method].entries(self)
                 if (self.is_visible(entry) if hidden is None else entry.key not in hidden)
             ]
-            start, end = self._bounds(method, [entry.key for entry in entries], cursor)
-            following = _cursor(method, entries[end - 1].key) if end < len(entries) else None
+            start, end, next_cursor = self._bounds(method, [each.key for each in entries], cursor)
             definitions = self.definitions(method, entries[start:end], protocol_version)
-            cached = self._encoded_page(method, definitions, following, protocol_version)
+            cached = self._encoded_page(method, definitions, next_cursor, protocol_version)
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
             if start % self.limits.requests.page_items_max == 0 and len(pages) < _PAGES_MAX:
@@ -1009,15 +1003,13 @@ class Registry:
     def page_of(
         self,
         method: str,
-        items: Sequence[Any],
+        definitions: Sequence[Any],
         cursor: str | None,
         protocol_version: ProtocolVersion,
     ) -> msgspec.Raw:
         """Return one encoded page of a list with these definitions; see `page`."""
-        keys = [item_key(item) for item in items]
-        start, end = self._bounds(method, keys, cursor)
-        following = _cursor(method, keys[end - 1]) if end < len(keys) else None
-        return self._encoded_page(method, items[start:end], following, protocol_version)
+        start, end, next_cursor = self._bounds(method, [*map(item_key, definitions)], cursor)
+        return self._encoded_page(method, definitions[start:end], next_cursor, protocol_version)
 
     def definitions(
         self, method: str, entries: Iterable[Registered], protocol_version: ProtocolVersion
@@ -1036,15 +1028,18 @@ class Registry:
             definitions.append(definition)
         return definitions
 
-    def _bounds(self, method: str, keys: Sequence[str], cursor: str | None) -> tuple[int, int]:
-        """Return the bounds of the page at a cursor in a list with these keys."""
+    def _bounds(
+        self, method: str, keys: Sequence[str], cursor: str | None
+    ) -> tuple[int, int, str | None]:
+        """Return the bounds of the page at a cursor in a list of keys, and the next cursor."""
         start = 0
         if cursor is not None:
             ends = (end for end, key in enumerate(keys, 1) if _cursor(method, key) == cursor)
             start = next(ends, 0)
             if not start:
                 raise RequestError(INVALID_PARAMS, "invalid cursor")
-        return start, start + self.limits.requests.page_items_max
+        end = start + self.limits.requests.page_items_max
+        return start, end, _cursor(method, keys[end - 1]) if end < len(keys) else None
 
     def _encoded_page(
         self,
