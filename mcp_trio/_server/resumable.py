@@ -55,7 +55,7 @@ Result: TypeAlias = msgspec.Struct | msgspec.Raw
 _CHAIN_BYTES: Final = 16
 
 # The member by which the method of an answer is recognised if its question is unknown.
-_MEMBERS: Final = {
+_METHOD_BY_MEMBER: Final = {
     "action": "elicitation/create",
     "model": "sampling/createMessage",
     "roots": "roots/list",
@@ -342,7 +342,9 @@ def _answers(
         try:
             if method is None:
                 members = msgspec.json.decode(responses[key], type=dict[str, msgspec.Raw])
-                method = next((it for member, it in _MEMBERS.items() if member in members), None)
+                method = next(
+                    (it for member, it in _METHOD_BY_MEMBER.items() if member in members), None
+                )
             if method is not None:
                 return METHODS[method].decode_result(responses[key])
         except msgspec.MsgspecError as error:

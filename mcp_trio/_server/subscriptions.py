@@ -131,26 +131,6 @@ class ChangeListener(ABC):
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._queue, change, idempotent=True)
 
-    def end(self) -> None:
-        """Let `send_all` return when the pending changes have been sent."""
-        self.is_over = True
-        self._wakeup.wake()
-
-    def withdraw(self, change: Change) -> None:
-        """Remove a change from the pending ones: the client has unsubscribed."""
-        self._counts.pop(change, None)
-        self._pending.pop(change, None)
-
-    async def send_all(self, lane: Lane | None) -> None:
-        """Send notifications of changes until `end` is called."""
-        if lane is not None:
-            lane.has_own_pace = True
-        is_over = False
-        while not is_over:
-            if not (self._pending or self.is_over):
-                await self._wakeup.wait()
-            is_over = await self._send_next(lane)
-
     async def _send_next(self, lane: Lane | None) -> bool:
         """Send the oldest pending change; return whether the listener is over.
 
@@ -201,7 +181,7 @@ class Announcer(ChangeListener):
 
     subscribed: dict[str, None] = attrs.field(default=NO_ITEMS, init=False)
     _lane: Lane | None = attrs.field(default=None, init=False)
-    _is_awake: bool = attrs.field(default=False, init=False)
+    _has_task: bool = attrs.field(default=False, init=False)
 
     @property
     def may_send(self) -> bool:
@@ -219,8 +199,8 @@ class Announcer(ChangeListener):
 
     def _wake(self) -> None:
         super()._wake()
-        if not self._is_awake:
-            self._is_awake = True
+        if not self._has_task:
+            self._has_task = True
             lane, send = self._lane, self._send_pending
             self.session.start_actor(send if lane is None else partial(drive_in, lane, send))
 
@@ -234,13 +214,18 @@ class Announcer(ChangeListener):
                     break
             await self._send_next(self._lane)
             is_due = bool(self._pending)
-        self._is_awake = False
+        self._has_task = False
 
     def restart(self) -> None:
         """End all subscriptions and forget all changes, because the client begins a new session."""
         self.subscribed = NO_ITEMS
         for change in tuple(self._pending):
             self.withdraw(change)
+
+    def withdraw(self, change: Change) -> None:
+        """Remove a change from the pending ones: the client has unsubscribed."""
+        self._counts.pop(change, None)
+        self._pending.pop(change, None)
 
     def subscribe(self, uri: str) -> None:
         """Begin the client's subscription to a resource."""
@@ -370,6 +355,21 @@ class Subscription(ChangeListener):
             self.leave()
         handling.final_message = handling.session.connection.subscription_end(handling.request)
         return types.ListenResult(meta=self.meta)
+
+    async def send_all(self, lane: Lane | None) -> None:
+        """Send notifications of changes until `end` is called."""
+        if lane is not None:
+            lane.has_own_pace = True
+        is_over = False
+        while not is_over:
+            if not (self._pending or self.is_over):
+                await self._wakeup.wait()
+            is_over = await self._send_next(lane)
+
+    def end(self) -> None:
+        """Let `send_all` return when the pending changes have been sent."""
+        self.is_over = True
+        self._wakeup.wake()
 
     def is_subscribed(self, change: Change) -> bool:
         """Return whether the filter of the subscription has the change."""

@@ -59,10 +59,12 @@ class ThreadBridge:
     )
     _has_ended: bool = attrs.field(default=False, init=False)
     _locks_to_release: list[Callable[[], None]] = attrs.field(factory=list[Any], init=False)
-    _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _awaiting_outcome: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # The scopes of the call that runs now: of one in the thread's lane, and of one that waits for a
+    # recorded outcome.
+    _call_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _outcome_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _waits_for_turn: bool = attrs.field(default=False, init=False)
-    _done: trio.Event | None = attrs.field(default=None, init=False)
+    _call_done: trio.Event | None = attrs.field(default=None, init=False)
 
     @property
     def lane(self) -> Lane | None:
@@ -128,6 +130,24 @@ class ThreadBridge:
         finally:
             await self.let_run(lane)
 
+    async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        with trio.CancelScope() as self._outcome_scope:
+            return await function()
+        raise _abandoned()
+
+    async def _run(self, function: Callable[[], Awaitable[Result]]) -> Result:
+        """Run a call, which in a replay begins when its turn has come."""
+        self._waits_for_turn = False
+        if self.is_over:
+            raise _abandoned()
+        self._call_done = trio.Event()
+        try:
+            with trio.CancelScope() as self._call_scope:
+                return await function()
+            raise _abandoned()
+        finally:
+            self._call_done.set()
+
     def run(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
         """Run an async function of the handler in the event loop, as `trio.from_thread.run` does.
 
@@ -150,24 +170,6 @@ class ThreadBridge:
         LANE.set(lane)
         running: Any = drive(call(), tuple(lanes_with_steps(lane)))
         return cast("Result", await self._await_for_thread(running, None))
-
-    async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
-        with trio.CancelScope() as self._awaiting_outcome:
-            return await function()
-        raise _abandoned()
-
-    async def _run(self, function: Callable[[], Awaitable[Result]]) -> Result:
-        self._waits_for_turn = False
-        if self.is_over:
-            raise _abandoned()
-        # In a replay, a call begins when its turn has come.
-        self._done = trio.Event()
-        try:
-            with trio.CancelScope() as self._running:
-                return await function()
-            raise _abandoned()
-        finally:
-            self._done.set()
 
     def release(self, release_lock: Callable[[], None]) -> None:
         """Release a lock of the thread: now, or in `end` if the request was cancelled.
@@ -200,12 +202,12 @@ class ThreadBridge:
         self.is_abandoned = True
         if self._waits_for_turn and self.lane is not None:
             self.sequencer.withdraw(self.lane)
-        self._running.cancel()
-        self._awaiting_outcome.cancel()
-        if self._done is None:
+        self._call_scope.cancel()
+        self._outcome_scope.cancel()
+        if self._call_done is None:
             return
         with trio.CancelScope(shield=True):
-            await self._done.wait()
+            await self._call_done.wait()
 
 
 def _abandoned() -> RequestAbandoned:

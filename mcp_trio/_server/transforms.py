@@ -262,16 +262,13 @@ class TransformedSignature(Signature):
         """The arguments, under their new names."""
         parameters: dict[str, Parameter] = {}
         for old, new in self.transform.names.items():
-            before, change = (
-                self.transform.base.signature.parameters[old],
-                self.transform.change(old),
-            )
-            hint = before.hint
+            before = self.transform.base.signature.parameters[old]
+            change, hint = self.transform.change(old), before.hint
             if change.description is not None:
                 special: Any = Annotated  # The last description counts.
                 hint = special[hint, msgspec.Meta(description=change.description)]
-            is_changed = change.default is not msgspec.NODEFAULT
-            default = change.default if is_changed else before.default
+            has_new_default = change.default is not msgspec.NODEFAULT
+            default = change.default if has_new_default else before.default
             parameters[new] = self.parameter(new, hint, default)
         return parameters
 
