@@ -331,14 +331,6 @@ class NegotiatedVersion:
     protocol_version: ProtocolVersion | None = None
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
 
-    @property
-    def peer_info(self) -> None:
-        """None: the application does not need to know the client."""
-
-    @property
-    def peer_capabilities(self) -> None:
-        """None: the application does not need to know the client's capabilities."""
-
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class UpstreamConnection:

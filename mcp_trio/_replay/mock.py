@@ -427,14 +427,6 @@ class MockSession:
         """False: a mock is not recorded."""
         return False
 
-    @property
-    def peer_info(self) -> None:
-        """None: a mock does not keep the client's name and version."""
-
-    @property
-    def peer_capabilities(self) -> None:
-        """None: a mock does not keep the client's capabilities."""
-
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
         """Close the session; callable from any task."""
         self.closing.set()

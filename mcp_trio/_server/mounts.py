@@ -125,7 +125,7 @@ class Prefix(msgspec.Struct, frozen=True):
         return replace(item, name=self.outer_name(item.name))
 
     def outer_result(
-        self, result: Any, owns_uri: Callable[[str], bool], read_uri: str | None = None
+        self, result: Any, owns_uri: Callable[[str], bool], read_uri: str | None
     ) -> Any:
         """Return a result of the mounted server with the URIs of the outer server.
 

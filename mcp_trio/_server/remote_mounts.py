@@ -2,9 +2,9 @@
 
 Each session of the outer server has its own connection to a mounted server, which is opened when a
 request first needs it. So the client of that session answers the questions of the mounted server.
-The stateless requests over HTTP are one session of many clients. A question of a mounted server
-with a handshake does not name the request that it belongs to. Therefore each of these requests has
-a connection of its own if the server may ask its client.
+Stateless requests over HTTP are one session of many clients, and a legacy mounted server does not
+say for which request it asks a question. Therefore each stateless request whose client can be asked
+has a connection of its own to such a server.
 
 Everything that arrives from a mounted server is the result of an effect, so that a recording holds
 it, and a replay opens no connection. A request that is forwarded is a sequence of effects. The
@@ -13,10 +13,10 @@ the client, or the end. The task of the handler forwards the event by its contex
 does. A notification that belongs to no request, such as a changed list, is the result of an effect
 in a lane of its own.
 
-A session that another instance has taken has new connections, as after a lost connection: what a
+When another instance takes a session, it opens new connections, as after a lost connection: what a
 mounted server kept in its own session is lost, and all its lists may have changed. A handler that
-runs again there may have the first event of a request as an earlier outcome. Only reading a
-resource can be a part of a handler, so the request is sent again.
+runs again there may have the first event of a request as an earlier outcome. Then the request is
+sent again, which is safe: within a handler, it can only be one that reads a resource.
 
 A `RemoteSession` has the part that a replay repeats, and a `RemoteConnection` the part that only
 effects use.

@@ -350,12 +350,17 @@ def _path_key(template: UriTemplate) -> str:
 # The endpoints of an authorization server --------------------------------------------------------
 
 
-def add_authorization_routes(sessions: "ServerSessions", auth: "ResourceServer") -> None:
-    """Add the routes of the authorization server, if there is one; they need no credentials."""
+def _authorization_server_of(auth: "ResourceServer") -> "AuthorizationServer | None":
+    """Return the authorization server in this process that issues the tokens, if there is one."""
     from mcp_trio._auth.authorization_server import AuthorizationServer
 
-    authorization = auth.verifier
-    if isinstance(authorization, AuthorizationServer):
+    return auth.verifier if isinstance(auth.verifier, AuthorizationServer) else None
+
+
+def add_authorization_routes(sessions: "ServerSessions", auth: "ResourceServer") -> None:
+    """Add the routes of the authorization server, if there is one; they need no credentials."""
+    authorization = _authorization_server_of(auth)
+    if authorization is not None:
         handler = partial(_respond_as_authorization_server, authorization)
         for path, methods in authorization.methods.items():
             sessions.routes.add(path, methods, handler, is_public=True)
@@ -373,22 +378,19 @@ def bind_authorization_server(
     Raises:
         ValueError: Its login is not for a server that other machines can reach.
     """
-    from mcp_trio._auth.authorization_server import AuthorizationServer
-
-    authorization, resources = protected.settings.verifier, protected.resources
-    if isinstance(authorization, AuthorizationServer):
+    authorization = _authorization_server_of(protected.settings)
+    if authorization is not None:
+        resources = protected.resources
         issuer = resources[0].removesuffix("/").removesuffix(protected.path).rstrip("/")
         authorization.bind(issuer, resources, scopes)
 
 
 def is_authorization_in_memory(auth: "ResourceServer") -> bool:
     """Return whether this process has an authorization server whose storage ends with it."""
-    from mcp_trio._auth.authorization_server import AuthorizationServer
     from mcp_trio._auth.authorization_storage import SqliteStorage
 
-    if not isinstance(auth.verifier, AuthorizationServer):
-        return False
-    storage = auth.verifier.storage
+    authorization = _authorization_server_of(auth)
+    storage = None if authorization is None else authorization.storage
     return isinstance(storage, SqliteStorage) and storage.path is None
 
 

@@ -34,7 +34,6 @@ import trio
 
 from mcp_trio._journal.records import OTHER_SESSIONS_COUNT
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.versions import ProtocolVersion
@@ -86,8 +85,8 @@ logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
 
-# The capabilities of a session until its client asks for them: then they are those of the server at
-# that time.
+# The capabilities of a connection until its client asks for them: then `get_capabilities` returns
+# those that the server has at that time.
 _NOT_DECLARED: Final = ServerCapabilities()
 
 
@@ -215,16 +214,6 @@ class HandshakeResult(Protocol):
     @property
     def protocol_version(self) -> ProtocolVersion | None:
         """The protocol version of the session; None before the handshake."""
-        ...
-
-    @property
-    def peer_info(self) -> Implementation | None:
-        """The name and version of the client, if they are known."""
-        ...
-
-    @property
-    def peer_capabilities(self) -> Capabilities | None:
-        """The capabilities of the client, if they are known."""
         ...
 
 
