@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -521,7 +521,7 @@ _ADDRESS_OPTIONS: Final = (
 
 def run_http(
     server: "Server", /, *, on_serving: OnServing = log_serving, workers: int = 1, **options: Any
-) -> NoReturn:
+) -> None:
     """Serve HTTP until a signal arrives, as `Server.run` documents.
 
     `on_serving` is called with the URL of the MCP endpoint. With several `workers`, each is a
@@ -538,6 +538,7 @@ def run_http(
         run_until_signal(
             server.serve_http, exit_seconds=exit_seconds, on_serving=on_serving, **options
         )
+        return
     bound = {name: options.pop(name) for name in _ADDRESS_OPTIONS if name in options}
     address = HttpAddress(http_server=options.pop("server", "native"), **bound)
     rest = cast("HttpOptions", options)

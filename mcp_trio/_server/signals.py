@@ -60,19 +60,33 @@ def log_serving(url: str) -> None:
 
 
 def run_until_signal(
-    serve: _Serve, *, exit_seconds: float, on_serving: OnServing = log_serving, **options: Any
-) -> NoReturn:
-    """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
+    serve: _Serve,
+    *,
+    exit_seconds: float,
+    on_serving: Callable[[Any], object] = log_serving,
+    stop: Callable[[Any], None] | None = None,
+    parent_pid: int | None = None,
+    **options: Any,
+) -> None:
+    """Call `trio.run` with `serve` and these options, until it returns or a signal arrives.
 
-    `on_serving` is called with the URL that `serve` reports. `forced_exit` describes
-    `exit_seconds`.
+    `serve_until_signal` describes the other arguments.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `serve` raised, not in an exception group.
     """
-    run = partial(serve_until_signal, partial(serve, **options), on_serving, exit_seconds)
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
+    run = partial(
+        serve_until_signal,
+        partial(serve, **options),
+        on_serving,
+        exit_seconds,
+        stop=stop,
+        parent_pid=parent_pid,
+    )
+    number = trio.run(run, clock=TickClock())
+    if number:
+        raise SystemExit(SIGNAL_STATUS_BASE + number)
 
 
 async def serve_until_signal(

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mcp_trio._recorder.clock import TickClock
-from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
+from mcp_trio._server.signals import run_until_signal
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
@@ -73,14 +72,12 @@ def run_stdio(
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `server.serve` raised, not in an exception group.
     """
-    run = partial(
-        serve_until_signal,
-        partial(serve_stdio, server, record=record, descriptors=descriptors),
-        lambda _session: None,  # nothing is to be done or printed when serving begins
-        server.limits.shutdown.exit_seconds,
+    run_until_signal(
+        partial(serve_stdio, server),
+        exit_seconds=server.limits.shutdown.exit_seconds,
+        on_serving=lambda _session: None,  # nothing is to be done or printed when serving begins
         stop=lambda session: session.shut("signal"),
         parent_pid=os.getppid(),
+        record=record,
+        descriptors=descriptors,
     )
-    received = trio.run(run, clock=TickClock())
-    if received:
-        raise SystemExit(SIGNAL_STATUS_BASE + received)
