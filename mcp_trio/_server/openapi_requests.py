@@ -136,6 +136,7 @@ class RequestTemplate:
             each.wire_name: _header_text(each, value)
             for each, value in by_location.get("header", ())
         }
+        # An exploded array or object would have `&` between its fields, as in a query.
         cookies = "; ".join(
             field
             for argument, value in by_location.get("cookie", ())

@@ -104,22 +104,21 @@ class _Media:
         """
         if (data is None) is (path is None):
             raise TypeError(f"{type(self).__name__}() takes either data or path=...")
-        if format is not None and "/" in format:
-            kind, _, format = format.partition("/")  # noqa: A001 - as above
-            if kind != self._kind:
-                raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
+        kind, has_kind, subtype = (format or "").rpartition("/")
+        if has_kind and kind != self._kind:
+            raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
         content = pathlib.Path(path).read_bytes() if path is not None else data or b""
-        if not format:
+        if not subtype:
             suffix = pathlib.PurePath(path or "").suffix.removeprefix(".").lower()
             by_suffix = _SUFFIXES.get(suffix, suffix) or self._default_format
             detected = (
-                subtype
-                for offset, signature, subtype in self._signatures
+                found
+                for offset, signature, found in self._signatures
                 if content.startswith(signature, offset)
             )
-            format = next(detected, by_suffix)  # noqa: A001 - as above
+            subtype = next(detected, by_suffix)
         object.__setattr__(self, "data", content)
-        object.__setattr__(self, "format", format)
+        object.__setattr__(self, "format", subtype)
 
     @property
     def mime_type(self) -> str:

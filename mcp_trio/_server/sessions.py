@@ -539,6 +539,7 @@ class ServerSessions:
     def _open_recorded(
         self, channel: Channel, lifespan: EnteredLifespan, http: HandlerHttpClient
     ) -> Session:
+        """Open a counted session, with a recording if the lifespan has a target for one."""
         record = lifespan.record
         counted = self._counter.opened(record)
         try:

@@ -26,6 +26,7 @@ from mcp_trio._server.introspection import (
     DeclaredParameter,
     check_parameter_kinds,
     declared_parameters,
+    is_union,
     parameter_label,
     plain_function,
     resolved_hint,
@@ -180,7 +181,7 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
     origin = typing.get_origin(hint)
     if origin is Annotated:
         return _is_context(hint.__origin__, kinds)
-    if origin in (typing.Union, types.UnionType):
+    if is_union(hint):
         others = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
         return len(others) == 1 and _is_context(others[0], kinds)
     kind = origin or hint
