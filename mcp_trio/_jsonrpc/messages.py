@@ -171,32 +171,27 @@ _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Mess
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _decode_array: Final = msgspec.json.Decoder(list[Raw]).decode
 
-# msgspec reports an incomplete surrogate pair with the same text as data that ends too early.
-_CLEARER_TEXTS: Final = {
-    "Input data was truncated": "incomplete text, or an incomplete surrogate pair"
-}
-
 
 class Decoder:
     """Decodes messages and batches; it keeps no state between them.
 
     Args:
         json_depth_max: Levels to which objects and arrays may be nested.
-        batch_messages_max: Messages in one batch.
+        batch_size_max: Messages in one batch.
         long_exponents_max: Numbers whose exponents have three digits or more.
     """
 
-    __slots__ = ("_batch_messages_max", "_json_depth_max", "_long_exponents_max", "_short_bytes")
+    __slots__ = ("_batch_size_max", "_json_depth_max", "_long_exponents_max", "_short_bytes")
 
     def __init__(
         self,
         *,
         json_depth_max: int,
-        batch_messages_max: int = DEFAULT_LIMITS.messages.batch_size_max,
+        batch_size_max: int = DEFAULT_LIMITS.messages.batch_size_max,
         long_exponents_max: int = DEFAULT_LIMITS.messages.long_exponents_max,
     ) -> None:
         self._json_depth_max = json_depth_max
-        self._batch_messages_max = batch_messages_max
+        self._batch_size_max = batch_size_max
         self._long_exponents_max = long_exponents_max
         # Data of at most this length cannot have more than `long_exponents_max` long exponents.
         self._short_bytes = long_exponents_max * len("1e100,")
@@ -276,9 +271,9 @@ class Decoder:
             return self._too_deep(data)
         if not members:
             return _not_a_message("an empty batch")
-        if len(members) > self._batch_messages_max:
+        if len(members) > self._batch_size_max:
             return _not_a_message(
-                f"more than limits.messages.batch_size_max ({self._batch_messages_max})"
+                f"more than limits.messages.batch_size_max ({self._batch_size_max})"
             )
         messages: list[Message] = []
         for member in map(bytes, members):
@@ -290,10 +285,10 @@ class Decoder:
 
     def _error_if_slow_to_read(self, data: bytes, message: object = None) -> Malformed | None:
         """Return the error for a message, or batch, that would take too long to read."""
-        most = self._long_exponents_max
-        if len(data) <= self._short_bytes or not has_more_long_exponents(most, data):
+        count_max = self._long_exponents_max
+        if len(data) <= self._short_bytes or not has_more_long_exponents(count_max, data):
             return None
-        reason = f"more long exponents than limits.messages.long_exponents_max ({most})"
+        reason = f"more long exponents than limits.messages.long_exponents_max ({count_max})"
         request_id = getattr(message, "id", None)
         is_request = not isinstance(message, Notification | Response | ErrorResponse)
         return Malformed(INVALID_REQUEST, reason, request_id, is_request)
@@ -313,7 +308,10 @@ def malformed(data: bytes, code: int, message: str) -> Malformed:
 
 
 def _not_json(data: bytes, error: msgspec.DecodeError) -> Malformed:
-    return malformed(data, PARSE_ERROR, f"not JSON: {_CLEARER_TEXTS.get(str(error), error)}")
+    reason = str(error)
+    if reason == "Input data was truncated":  # msgspec also says so of an incomplete surrogate pair
+        reason = "incomplete text, or an incomplete surrogate pair"
+    return malformed(data, PARSE_ERROR, f"not JSON: {reason}")
 
 
 def _not_a_message(reason: str) -> Malformed:

@@ -244,11 +244,11 @@ _NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @functools.lru_cache
-def _decoder_for(json_depth_max: int, batch_messages_max: int, long_exponents_max: int) -> Decoder:
+def _decoder_for(json_depth_max: int, batch_size_max: int, long_exponents_max: int) -> Decoder:
     """Return the decoder for these limits, which all connections of a server share."""
     return Decoder(
         json_depth_max=json_depth_max,
-        batch_messages_max=batch_messages_max,
+        batch_size_max=batch_size_max,
         long_exponents_max=long_exponents_max,
     )
 

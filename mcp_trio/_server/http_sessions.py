@@ -614,7 +614,7 @@ class Runtime:
             protocol_versions=self.server.protocol_versions,
             decoder=Decoder(
                 json_depth_max=limits.messages.json_depth_max,
-                batch_messages_max=limits.messages.batch_size_max,
+                batch_size_max=limits.messages.batch_size_max,
                 long_exponents_max=limits.messages.long_exponents_max,
             ),
             find=self.sessions.known,

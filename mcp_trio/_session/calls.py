@@ -47,10 +47,6 @@ ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
 OnNotification: TypeAlias = Callable[[Method, Any], bool]
 
 
-def _accept(_result: Any) -> None:
-    pass
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A question of a handler to the peer, sent as a request or in an `InputRequiredResult`.
 
@@ -64,7 +60,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     method: str
     params: ParamsToSend | None = None
-    check: Callable[[Any], object] = _accept
+    check: Callable[[Any], object] = lambda _: None
     on_progress: ProgressCallback | None = None
 
 

@@ -581,15 +581,15 @@ class _Installation:
             elif len(sys.modules) == self._modules:
                 return
             self._modules = len(sys.modules)
-            replaced = [name for name, rule in self._pending.items() if _replace(name, rule)]
+            replaced = [
+                name
+                for name, rule in self._pending.items()
+                if replace_function(name, partial(_checked, name, rule), imports=False)
+            ]
             for name in replaced:
                 del self._pending[name]
             if replaced:
                 rebind_in_users_modules()
-
-
-def _replace(name: str, rule: _Rule) -> bool:
-    return replace_function(name, partial(_checked, name, rule), imports=False)
 
 
 _INSTALLATION: Final = _Installation()

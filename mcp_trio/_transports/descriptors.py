@@ -156,7 +156,7 @@ class SocketDescriptor(Descriptor):
         return _socket_send(self._socket, data, _DONT_WAIT)
 
     @property
-    def has_arrived(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether a read returns at once, with bytes, end of file or an error."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | _DONT_WAIT)

@@ -21,8 +21,8 @@ from mcp_trio._transports.http_response import BodyTooLargeError
 
 
 @attrs.frozen
-class Rejected(Exception):  # noqa: N818 - it reports the client's error, not one of this program
-    """The listener rejects a request, with this status and text; the application never sees it.
+class HttpError(Exception):
+    """An error for which the listener itself answers a request; the application never sees it.
 
     Attributes:
         status: The HTTP status of the response.
@@ -79,7 +79,7 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
     `searched` is the number of bytes in which an earlier call has found no end.
 
     Raises:
-        Rejected: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
+        HttpError: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
     """
     start = max(0, searched - _END_BYTES_MAX)
     # If an improper end comes before the proper one, `_STRICT_HEADERS` rejects the headers.
@@ -96,9 +96,9 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
         is_text = received[0] > ord(" ")
         has_new_line = received.find(b"\n") >= searched
         if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
-            raise Rejected(400, "the request is not HTTP/1.1")
+            raise HttpError(400, "the request is not HTTP/1.1")
     if is_too_long:
-        raise Rejected(
+        raise HttpError(
             431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
         )
     return length
@@ -117,7 +117,7 @@ def parse_request(
     credentials are not cached.
 
     Raises:
-        Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
+        HttpError: They are not HTTP/1.1, or two implementations could parse them differently.
     """
     if not is_cacheable(raw):
         return _parse_request(raw, client, scheme, certificate)
@@ -161,26 +161,26 @@ def _parse_request(
     raw: bytes, client: str | None, scheme: str, certificate: str | None = None
 ) -> ParsedRequest:
     if not _STRICT_HEADERS.fullmatch(raw):
-        raise Rejected(
+        raise HttpError(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
         )
     if not _REQUEST_LINE.match(raw):
-        raise Rejected(400, "the request is not HTTP/1.1")
+        raise HttpError(400, "the request is not HTTP/1.1")
     if raw.count(b"\n") > _FIELDS_MAX + 2:  # with the request line and the empty line
-        raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
+        raise HttpError(431, f"the request has more than {_FIELDS_MAX} headers")
     parser = h11.Connection(h11.SERVER, max_incomplete_event_size=len(raw))
     parser.receive_data(raw)
     try:
         parsed = parser.next_event()
     except h11.RemoteProtocolError as error:
-        raise Rejected(400, "the request line or a header is malformed") from error
+        raise HttpError(400, "the request line or a header is malformed") from error
     assert isinstance(parsed, h11.Request)
     method = parsed.method.decode("ascii")
     target = parsed.target.decode("ascii")
     if method != "OPTIONS" or target != "*":
         match = _TARGET.fullmatch(target)
         if match is None or method == "CONNECT":
-            raise Rejected(400, "the request target is neither a path nor a URL")
+            raise HttpError(400, "the request target is neither a path nor a URL")
         path = match["path"] or match["rest"] or "/"
         target = path if path.startswith("/") else f"/{path}"
     request = HttpRequest.of(
@@ -197,12 +197,12 @@ def _parse_request(
     if "transfer-encoding" not in request.headers:
         body_bytes = int(request.headers.get("content-length", "0"))
     elif "content-length" in request.headers:
-        raise Rejected(400, "the request has both Content-Length and Transfer-Encoding")
+        raise HttpError(400, "the request has both Content-Length and Transfer-Encoding")
     elif not is_http_1_1:
-        raise Rejected(400, "an HTTP/1.0 request cannot have Transfer-Encoding")
+        raise HttpError(400, "an HTTP/1.0 request cannot have Transfer-Encoding")
     expected = request.header("expect") if is_http_1_1 else None
     if expected is not None and expected.lower() != "100-continue":
-        raise Rejected(417, "the only Expect value that this server supports is 100-continue")
+        raise HttpError(417, "the only Expect value that this server supports is 100-continue")
     connection = (request.header("connection") or "").lower().split(",")
     return ParsedRequest(
         request=request,
@@ -263,13 +263,13 @@ def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...])
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
-def encoded_rejection(rejection: Rejected) -> bytes:
-    """Return the complete encoded response to a rejected request; the connection then closes."""
-    text, headers = rejection.text.encode(), _PLAIN_TEXT
-    if rejection.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+def encoded_error(error: HttpError) -> bytes:
+    """Return the complete encoded response for an error; the connection then closes."""
+    text, headers = error.text.encode(), _PLAIN_TEXT
+    if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         headers = [*headers, ("Retry-After", RETRY_SECONDS)]
     framing = b"content-length: %d\r\n" % len(text)
-    return encoded_response_headers(rejection.status, headers, framing=framing, is_last=True) + text
+    return encoded_response_headers(error.status, headers, framing=framing, is_last=True) + text
 
 
 # Chunked bodies
@@ -307,7 +307,7 @@ class ChunkedBody:
         """Remove the body's bytes from the front of `received`; return whether the body has ended.
 
         Raises:
-            Rejected: The framing is malformed or too long.
+            HttpError: The framing is malformed or too long.
             BodyTooLargeError: The data are longer than `bytes_max`.
         """
         while not self.is_ended and received:
@@ -322,7 +322,7 @@ class ChunkedBody:
             self._framing_bytes += length
             is_too_long = not length and len(received) >= _LINE_BYTES_MAX
             if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
-                raise Rejected(400, "the body's chunks have more framing than data")
+                raise HttpError(400, "the body's chunks have more framing than data")
             if not length:
                 break  # the line is incomplete
             line = bytes(received[:length])
@@ -332,11 +332,11 @@ class ChunkedBody:
             elif self._is_in_trailers and line == _EMPTY:
                 self.is_ended = True
             elif self._is_after_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
-                raise Rejected(400, "the chunked body is malformed")
+                raise HttpError(400, "the chunked body is malformed")
             elif not self._is_in_trailers:
                 match = _SIZE.fullmatch(line)
                 if match is None:
-                    raise Rejected(400, "the chunked body is malformed")
+                    raise HttpError(400, "the chunked body is malformed")
                 self._left = int(match[1], 16)
                 self._is_in_trailers = not self._left
                 if len(self.data) + self._left > self.bytes_max:

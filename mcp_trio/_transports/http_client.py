@@ -46,7 +46,8 @@ from mcp_trio._protocol.http_headers import (
     parameter_paths,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
-from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
+from mcp_trio._protocol.methods import CANCELLED, DISCOVER, INITIALIZE, INITIALIZED
+from mcp_trio._protocol.tool_calls import CALL_TOOL
 from mcp_trio._protocol.versions import STATELESS_CODES
 from mcp_trio._transports.channel import CLOSED_TEXT, Received, ReceivedQueue
 from mcp_trio._transports.concurrency import ErrorGroup, Wakeup, errors_handled_by
@@ -71,9 +72,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
-CANCELLED: Final = "notifications/cancelled"
-INITIALIZED: Final = "notifications/initialized"
-LIST_TOOLS: Final = "tools/list"
+_LIST_TOOLS: Final = "tools/list"
 
 # Messages to send ---------------------------------------------------------------------------------
 
@@ -116,7 +115,7 @@ class OutgoingMessage:
     @property
     def tool(self) -> str | None:
         """The name of the tool that is called; None for other messages."""
-        is_call = self.method == "tools/call" and isinstance(self._params.name, str)
+        is_call = self.method == CALL_TOOL and isinstance(self._params.name, str)
         return self._params.name if is_call else None
 
     @property
@@ -562,7 +561,7 @@ class HttpChannel:
                     self._endpoint_client.version = agreed_version(each.result)
                 if answered.message.version is not None:
                     self._stateless_version = answered.message.version
-                    if answered.message.method == LIST_TOOLS:
+                    if answered.message.method == _LIST_TOOLS:
                         data = self._tools.learn(data)
             self._inbox.put(data)
         await self._inbox.room()

@@ -31,9 +31,9 @@ from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
+    HttpError,
     ParsedRequest,
-    Rejected,
-    encoded_rejection,
+    encoded_error,
     encoded_response_headers,
     has_body,
     headers_length,
@@ -73,7 +73,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
         response_state: The state of the response.
-        rejection: The rejection of a malformed or late body that the application has tried to read.
+        body_error: The error of a malformed or late body that the application has tried to read.
         is_last: Whether the connection closes after the response.
     """
 
@@ -83,7 +83,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     request: HttpRequest
     may_lead: bool = False
     response_state: ResponseState = ResponseState.NOT_STARTED
-    rejection: Rejected | None = None
+    body_error: HttpError | None = None
     is_last: bool
     _body: bytes | None = None
     _has_read_chunks: bool = False
@@ -102,9 +102,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             else:
                 try:
                     self._body = await self._read(bytes_max)
-                except Rejected as rejection:
-                    self.rejection = rejection
-                    raise trio.BrokenResourceError(rejection.text) from rejection
+                except HttpError as error:
+                    self.body_error = error
+                    raise trio.BrokenResourceError(error.text) from error
             if self._was_read is not None:
                 self._was_read.set()
         return self._body
@@ -142,14 +142,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         try:
             is_complete_in_time = await self.socket.receive_until(is_finished, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the response
-            raise Rejected(400, "the body ended too early") from error
+            raise HttpError(400, "the body ended too early") from error
         except TooManyBodiesError:
             data.clear()  # the connection may stay open for a while
             raise
         finally:
             unfinished.release()
         if not is_complete_in_time:
-            raise Rejected(
+            raise HttpError(
                 408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
             )
 
@@ -268,7 +268,7 @@ class NativeConnection:
 
     def end(self) -> None:
         """Close the connection, which is idle, unless a request has arrived just now."""
-        if not self.socket.socket.has_arrived:
+        if not self.socket.socket.is_readable:
             self.is_expired = True
             self.socket.end()
 
@@ -294,8 +294,8 @@ class NativeConnection:
                 raw = self.socket.take(length or await self._receive_headers())
                 if not await self._serve_request(raw):
                     break
-        except Rejected as rejection:
-            await self.socket.write(encoded_rejection(rejection))
+        except HttpError as error:
+            await self.socket.write(encoded_error(error))
         await self.socket.linger()
 
     async def _receive_headers(self) -> int:
@@ -310,7 +310,7 @@ class NativeConnection:
 
         if not await self.socket.receive_until(is_complete, seconds=limits.http.headers_seconds):
             seconds = limits.http.headers_seconds
-            raise Rejected(
+            raise HttpError(
                 408,
                 f"the headers stalled for {seconds:g} seconds (limits.http.headers_seconds)",
             )
@@ -325,7 +325,7 @@ class NativeConnection:
                 self._last_raw, self._last_parsed = raw, parsed
         if self.host.serve_upgrade is not None and is_websocket_upgrade(parsed.request):
             if parsed.body_bytes != 0:
-                raise Rejected(400, "a WebSocket handshake cannot have a body")
+                raise HttpError(400, "a WebSocket handshake cannot have a body")
             await self._serve_websocket(parsed.request, raw, self.host.serve_upgrade)
             return False
         exchange = NativeExchange(
@@ -347,8 +347,8 @@ class NativeConnection:
             assert cancellations is not None
             raise cancellations from None
         if exchange.response_state is ResponseState.NOT_STARTED:
-            if exchange.rejection is not None:
-                raise exchange.rejection
+            if exchange.body_error is not None:
+                raise exchange.body_error
             await exchange.answer(500, [])
         if exchange.response_state is ResponseState.STARTED or exchange.is_last:
             return False  # closing the connection shows the client that the response is incomplete
@@ -375,7 +375,7 @@ class NativeConnection:
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
-        is_gone = self.socket.is_broken or self.socket.has_ended or exchange.rejection is not None
+        is_gone = self.socket.is_broken or self.socket.has_ended or exchange.body_error is not None
         if not (is_gone and _is_broken(error)):
             text = f"answering {exchange.request.method} {exchange.request.path} failed"
             self.host.log.report("answering", text, level=logging.ERROR, error=error)
@@ -553,7 +553,7 @@ class NativeHost:
             return
         self._rejecting += 1
         try:
-            await socket.write(encoded_rejection(Rejected(503, text)))
+            await socket.write(encoded_error(HttpError(503, text)))
             await socket.linger()
         finally:
             self._rejecting -= 1

@@ -447,7 +447,7 @@ def test_a_batch_is_its_messages_in_order(around):
     ],
 )
 def test_an_invalid_array_is_malformed(frame, code, text):
-    rejected = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
+    rejected = Decoder(json_depth_max=512, batch_size_max=3).decode(frame)
     assert isinstance(rejected, Malformed)
     assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
     assert text in rejected.message
@@ -455,7 +455,7 @@ def test_an_invalid_array_is_malformed(frame, code, text):
 
 def test_a_batch_of_exactly_the_limit_is_accepted():
     frame = b"[" + b",".join([NOTE] * 3) + b"]"
-    assert isinstance(Decoder(json_depth_max=9, batch_messages_max=3).decode(frame), Batch)
+    assert isinstance(Decoder(json_depth_max=9, batch_size_max=3).decode(frame), Batch)
 
 
 @pytest.mark.parametrize("inner", [b"[]", b"[" + PING + b"]", b"[[[]]]"])

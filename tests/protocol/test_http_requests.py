@@ -39,7 +39,7 @@ REGION = {"Region": ("region",)}
 def endpoint(*protocol_versions):
     return Endpoint(
         protocol_versions=protocol_versions or [STATELESS, *LEGACY],
-        decoder=Decoder(json_depth_max=32, batch_messages_max=8),
+        decoder=Decoder(json_depth_max=32, batch_size_max=8),
         find=SESSIONS.get,
         parameter_paths={"tide": REGION}.get,
     )

@@ -99,7 +99,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 def messages(data: bytes) -> None:
     """Decode messages, and compare them with what `json` reads and with what `recover` finds."""
-    found = Decoder(json_depth_max=_DEPTH_MAX, batch_messages_max=8).messages(data)
+    found = Decoder(json_depth_max=_DEPTH_MAX, batch_size_max=8).messages(data)
     assert found, "no message, and no error"
     recovered = recover(data)
     value = _json_of(data)

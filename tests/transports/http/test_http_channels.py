@@ -41,7 +41,7 @@ from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.transports import RelatedMessage
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
-DECODER = Decoder(json_depth_max=32, batch_messages_max=8)
+DECODER = Decoder(json_depth_max=32, batch_size_max=8)
 
 
 def channel(**options):

@@ -51,7 +51,7 @@ class Client:
         return taken
 
     @property
-    def has_arrived(self):
+    def is_readable(self):
         return bool(self._arrived or self._has_ended or self._error)
 
     async def wait_readable(self):

@@ -27,7 +27,7 @@ from mcp_trio._transports.buffered_sockets import (
 )
 from mcp_trio._transports.http1 import (
     ChunkedBody,
-    Rejected,
+    HttpError,
     encoded_response_headers,
     headers_length,
     parse_request,
@@ -561,7 +561,7 @@ def test_incomplete_headers_have_no_length(cut):
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\nX: " + b"x" * 90, b"GET /" + b"x" * 96])
 def test_incomplete_headers_can_be_too_long(received):
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(HttpError) as caught:
         headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 431
 
@@ -570,7 +570,7 @@ def test_incomplete_headers_can_be_too_long(received):
 @pytest.mark.parametrize("size", [1, 20, 10_000])
 def test_what_is_not_http_is_rejected_as_such_however_long_and_in_any_pieces(size, bytes_max):
     received = b"GET / HTTP/1\r\n" + b"X: x\r\n" * 129 + b"\r\n"
-    with pytest.raises(Rejected) as caught:  # noqa: PT012 - either may raise it
+    with pytest.raises(HttpError) as caught:  # noqa: PT012 - either may raise it
         for end in range(size, len(received) + size, size):
             headers_length(bytearray(received[:end]), end - size, bytes_max=bytes_max)
         parse_request(received, None)
@@ -580,7 +580,7 @@ def test_what_is_not_http_is_rejected_as_such_however_long_and_in_any_pieces(siz
 def test_complete_headers_can_be_too_long():
     head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert headers_length(head, 0, bytes_max=len(head)) == len(head)
-    with pytest.raises(Rejected):
+    with pytest.raises(HttpError):
         headers_length(head, 0, bytes_max=len(head) - 1)
 
 
@@ -600,7 +600,7 @@ def test_complete_headers_can_be_too_long():
     ],
 )
 def test_data_that_cannot_become_a_request_are_rejected_at_once(received):
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(HttpError) as caught:
         headers_length(bytearray(received), 0, bytes_max=100)
     assert caught.value.status == 400
 
@@ -613,7 +613,7 @@ def read(lines, *, request_line=b"POST / HTTP/1.1", host=b"Host: x\r\n"):
 
 
 def rejected(lines, **rest):
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(HttpError) as caught:
         read(lines, **rest)
     return caught.value.status
 
@@ -823,7 +823,7 @@ def test_cached_headers_equal_parsed_ones(lines, version):
 def outcome(read, raw):
     try:
         return read(raw, "client")
-    except Rejected as rejected:
+    except HttpError as rejected:
         return (rejected.status, rejected.text)
 
 
@@ -856,7 +856,7 @@ def test_similar_headers_have_no_meaning(fields):
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
         head = read(raw).request
-    except Rejected:
+    except HttpError:
         return
     lines = raw.split(b"\r\n")[:-1]
     names = [line.partition(b":")[0].decode("latin-1").lower() for line in lines]
@@ -949,7 +949,7 @@ def test_chunk_extensions_and_trailers_are_skipped():
 )
 @pytest.mark.parametrize("piece_bytes", [None, 1])
 def test_a_malformed_chunk_is_rejected(sent, piece_bytes):
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(HttpError) as caught:
         chunked(sent, piece_bytes=piece_bytes)
     assert caught.value.status == 400
 
@@ -964,7 +964,7 @@ def test_a_malformed_chunk_is_rejected(sent, piece_bytes):
     ],
 )
 def test_framing_longer_than_the_data_is_rejected(sent):
-    with pytest.raises(Rejected, match="more framing than data"):
+    with pytest.raises(HttpError, match="more framing than data"):
         chunked(sent)
 
 
@@ -992,7 +992,7 @@ def test_chunks_are_decoded_as_by_h11(sent, piece_bytes):
     """In pieces of any length, and leaving the same bytes for the next request."""
     try:
         ours = chunked(sent, bytes_max=16**8, piece_bytes=piece_bytes)
-    except Rejected:
+    except HttpError:
         return
     assert ours is None or ours == _by_h11(sent)
 
