@@ -96,12 +96,12 @@ class Call:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the call has ended."""
+        """True if the call has ended."""
         return self.response is not None or self.error is not None
 
     @property
     def has_result(self) -> bool:
-        """Return whether the call ended with a result."""
+        """True if the call ended with a result."""
         return self.response is not None and self.response.error is None
 
     def finish(self, response: ResponseReceived) -> None:

@@ -100,7 +100,7 @@ class Dispatcher:
 
     @property
     def suspended_handlers(self) -> SuspendedHandlers:
-        """Return the suspended handlers; made on first use, as legacy clients need none."""
+        """The suspended handlers; made on first use, as legacy clients need none."""
         if self._suspended is None:
             self._suspended = SuspendedHandlers(self.session.connection.limits)
         return self._suspended
@@ -149,7 +149,7 @@ class Dispatcher:
 
     @property
     def has_stateless_client(self) -> bool:
-        """Return whether a stateless client has sent a request."""
+        """True if a stateless client has sent a request."""
         return bool(self._seen_versions)
 
     # Incoming requests.
@@ -408,7 +408,7 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is open and no client can still retry one."""
+        """True if no request is open and no client can still retry one."""
         has_rounds = self._suspended is not None and not self._suspended.is_empty
         return not (self._handlings or self._open_subscriptions or has_rounds)
 

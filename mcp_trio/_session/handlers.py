@@ -191,23 +191,23 @@ class Handling(msgspec.Struct, eq=False):
 
     @property
     def sequencer(self) -> Sequencer:
-        """Return the sequencer of the session."""
+        """The sequencer of the session."""
         return self.session.sequencer
 
     @property
     def observation(self) -> "Observation | None":
-        """Return the observation of the request; None without observers."""
+        """The observation of the request; None without observers."""
         observation: Observation | None = self.request.observation
         return observation
 
     @property
     def limits(self) -> Limits:
-        """Return the limits of the session."""
+        """The limits of the session."""
         return self.session.connection.limits
 
     @property
     def scope(self) -> trio.CancelScope:
-        """Return the cancel scope of the handler, which the task pool reuses for other handlers."""
+        """The cancel scope of the handler, which the task pool reuses for other handlers."""
         assert self._scope is not None
         return self._scope
 
@@ -492,7 +492,7 @@ class Application(Protocol):
 
     @property
     def sends_error_texts(self) -> bool:
-        """Return whether the peer receives the text of an unexpected exception of a handler."""
+        """True if the peer receives the text of an unexpected exception of a handler."""
         ...
 
     def handle(self, handling: Handling) -> Awaitable[msgspec.Struct | msgspec.Raw]:

@@ -65,7 +65,7 @@ class Sequencer(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """Return the seed of the handlers' random numbers; None when nothing records."""
+        """The seed of the handlers' random numbers; None when nothing records."""
         ...
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
@@ -266,7 +266,7 @@ class SampledOut(Unrecorded):
 
     @property
     def is_due_for_renewal(self) -> bool:
-        """Return whether a new session should replace this one."""
+        """True if a new session should replace this one."""
         return self._is_choice_due()
 
 
@@ -292,12 +292,12 @@ class Recording(_Live):
 
     @property
     def is_due_for_renewal(self) -> bool:
-        """Return whether a new session, with a new file, should replace this one."""
+        """True if a new session, with a new file, should replace this one."""
         return not self.channel and self.recorder.is_nearly_full
 
     @property
     def seed(self) -> int | None:
-        """Return the seed in the `open` record."""
+        """The seed in the `open` record."""
         return self.recorder.seed
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:

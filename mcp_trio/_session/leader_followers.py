@@ -84,7 +84,7 @@ class Job(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether the job cancelled the scope that it was given."""
+        """True if the job cancelled the scope that it was given."""
         ...
 
     @property

@@ -88,12 +88,12 @@ class SendQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the channel has sent everything that was queued."""
+        """True if the channel has sent everything that was queued."""
         return self._bytes == 0 and not self._has_unfinished_message()
 
     @property
     def queued_bytes(self) -> int:
-        """Return the approximate memory of the queue, in bytes."""
+        """The approximate memory of the queue, in bytes."""
         return self._bytes
 
     # Queueing.

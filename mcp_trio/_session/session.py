@@ -135,12 +135,12 @@ class Session:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the peer is known: by a handshake, or by a stateless request."""
+        """True if the peer is known: by a handshake, or by a stateless request."""
         return self.negotiated.is_set() or self._dispatcher.has_stateless_client
 
     @property
     def may_be_renewed(self) -> bool:
-        """Return whether another session should replace this one, which is idle.
+        """True if another session should replace this one, which is idle.
 
         The other session gets a recording of its own, because this recording is nearly full, or a
         new decision of the policy.

@@ -491,7 +491,7 @@ class AsgiExchange:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether the client has disconnected or stalled: nothing more can be sent."""
+        """True if the client has disconnected or stalled: nothing more can be sent."""
         return self._is_stalled or self._is_gone.is_set()
 
     # Reading

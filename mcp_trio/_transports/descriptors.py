@@ -157,7 +157,7 @@ class SocketDescriptor(Descriptor):
 
     @property
     def is_readable(self) -> bool:
-        """Return whether a read returns at once, with bytes, end of file or an error."""
+        """True if a read returns at once, with bytes, end of file or an error."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | _DONT_WAIT)
         except BlockingIOError:

@@ -199,13 +199,13 @@ class SessionChannel(RoutedChannel):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the session is idle: all requests are answered, and no GET is open."""
+        """True if the session is idle: all requests are answered, and no GET is open."""
         has_get = self._standalone is not None and self._standalone.sender is not None
         return not (self._stream_of or has_get)
 
     @property
     def is_answered(self) -> bool:
-        """Return whether all requests of the client are answered."""
+        """True if all requests of the client are answered."""
         return not self._stream_of
 
     # Received messages
@@ -522,12 +522,12 @@ class StatelessChannel(RoutedChannel):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the channel is idle: all requests are answered."""
+        """True if the channel is idle: all requests are answered."""
         return not self._open
 
     @property
     def is_answered(self) -> bool:
-        """Return whether all requests are answered, except subscriptions, which the server ends."""
+        """True if all requests are answered, except subscriptions, which the server ends."""
         return all(request.method == LISTEN for request in self._open.values())
 
     # Sent messages

@@ -269,7 +269,7 @@ class _PendingRequest:
 
     @property
     def awaits_http_status(self) -> bool:
-        """Return whether the server has not yet said if it accepts the request."""
+        """True if the server has not yet said if it accepts the request."""
         return not (self.is_accepted or self.is_session_unknown)
 
 
@@ -347,7 +347,7 @@ class HttpChannel:
 
     @property
     def uses_http_sse(self) -> bool:
-        """Return whether the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
+        """True if the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
         return self._message_url is not None
 
     # Sending and receiving

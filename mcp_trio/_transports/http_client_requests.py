@@ -174,7 +174,7 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
 
     @property
     def is_client_error(self) -> bool:
-        """Return whether the status is 4xx, but does not ask for other credentials."""
+        """True if the status is 4xx, but does not ask for other credentials."""
         return self.status // 100 == 4 and self.status not in (401, 403)  # noqa: PLR2004
 
     def loss(self, endpoint_client: "EndpointClient") -> ConnectionLost:

@@ -82,7 +82,7 @@ class Exchange(Protocol):
 
     @property
     def may_lead(self) -> bool:
-        """Return whether the application may go on in another task (leader/followers)."""
+        """True if the application may go on in another task (leader/followers)."""
         ...
 
     async def body(self, bytes_max: int) -> bytes:
@@ -212,12 +212,12 @@ class ResponseStream(msgspec.Struct, eq=False):
 
     @property
     def has_messages(self) -> bool:
-        """Return whether the queue holds a message."""
+        """True if the queue holds a message."""
         return bool(self._queue)
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the queue holds a message, or a wait for one has become pointless."""
+        """True if the queue holds a message, or a wait for one has become pointless."""
         return bool(self._queue) or self.is_ended or self.is_overrun
 
     def put(self, queued: QueuedMessage) -> None:

@@ -57,7 +57,7 @@ class StderrTail:
 
     @property
     def text(self) -> str:
-        """Return the last bytes as text, without a first line that was cut."""
+        """The last bytes as text, without a first line that was cut."""
         tail = self._tail
         if self._is_cut:
             tail = tail.partition(b"\n")[2] or tail

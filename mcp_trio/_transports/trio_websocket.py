@@ -179,12 +179,12 @@ class WatchedStream(trio.abc.Stream):
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a part of the last `write_nowait` is still to be sent, by `send_all`."""
+        """True if a part of the last `write_nowait` is still to be sent, by `send_all`."""
         return bool(self._tail)
 
     @property
     def can_write_nowait(self) -> bool:
-        """Return whether `write_nowait` may be called."""
+        """True if `write_nowait` may be called."""
         busy = self.is_writing or self.is_cut or self._tail
         return self._write_without_waiting is not None and not busy
 
@@ -429,7 +429,7 @@ class TrioSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a message was sent in part; the next `send_texts` sends the rest."""
+        """True if a message was sent in part; the next `send_texts` sends the rest."""
         return self._stream.is_unfinished
 
     def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:
@@ -681,13 +681,13 @@ class _Address(msgspec.Struct, frozen=True):
 
     @property
     def netloc(self) -> str:
-        """Return the value of the header `Host`."""
+        """The value of the header `Host`."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 
     @property
     def name(self) -> str:
-        """Return the URL without its query, which may hold a secret."""
+        """The URL without its query, which may hold a secret."""
         return f"{self.scheme}://{self.netloc}{self.path}"
 
 

@@ -82,7 +82,7 @@ class MessageSocket(Protocol):
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a message was sent in part.
+        """True if a message was sent in part.
 
         The next `send_texts` sends its rest first, even if it gets no messages.
         """
@@ -189,7 +189,7 @@ class WebSocketChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a message was sent in part; the next `send` sends its rest first."""
+        """True if a message was sent in part; the next `send` sends its rest first."""
         return self._socket.is_unfinished
 
     async def receive(self) -> Sequence[bytes | Oversized]:
