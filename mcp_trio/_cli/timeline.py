@@ -31,13 +31,13 @@ from mcp_trio._journal.texts import (
     tool_text,
 )
 from mcp_trio._jsonrpc.messages import (
-    Decoder,
     ErrorResponse,
     Malformed,
     Message,
     Notification,
     Request,
     Response,
+    decoder_for,
 )
 from mcp_trio._protocol.metadata import CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import INITIALIZE
@@ -154,7 +154,7 @@ class Counts:
     protocol_versions: dict[str, None] = attrs.field(factory=dict[str, None])
 
 
-_decoder: Final = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
+_decoder: Final = decoder_for(DEFAULT_LIMITS.messages)
 
 
 @attrs.define

@@ -25,13 +25,13 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._jsonrpc.messages import (
-    Decoder,
     ErrorResponse,
     Malformed,
     Message,
     Notification,
     Request,
     Response,
+    decoder_for,
 )
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -380,7 +380,7 @@ class _ConversationBuilder:
         self.messages: list[RecordedMessage] = []
         self.unreadable = 0
         self._role = role
-        self._decoder = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
+        self._decoder = decoder_for(DEFAULT_LIMITS.messages)
         # The indexes of requests, by the member that refers to them, their sender, and id or token.
         self._requests: dict[tuple[str, Sender, Id | None], int] = {}
         self._in_flight: dict[int, None] = {}

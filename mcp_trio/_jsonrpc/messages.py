@@ -21,6 +21,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic#messages
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, islice
@@ -34,7 +35,7 @@ from mcp_trio.errors import (
     PARSE_ERROR,
     Unencodable,
 )
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
 
 _BRACE: Final = ord("{")
 _BRACKET: Final = b"["
@@ -296,6 +297,16 @@ class Decoder:
     def _too_deep(self, data: bytes) -> Malformed:
         reason = f"nested deeper than limits.messages.json_depth_max ({self._json_depth_max})"
         return malformed(data, INVALID_REQUEST, reason)
+
+
+@functools.lru_cache
+def decoder_for(limits: MessageLimits) -> Decoder:
+    """Return the decoder with these limits, which all channels and sessions with them share."""
+    return Decoder(
+        json_depth_max=limits.json_depth_max,
+        batch_size_max=limits.batch_size_max,
+        long_exponents_max=limits.long_exponents_max,
+    )
 
 
 def malformed(data: bytes, code: int, message: str) -> Malformed:

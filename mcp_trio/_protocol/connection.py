@@ -15,7 +15,6 @@ The lifecycle: https://modelcontextprotocol.io/specification/2025-11-25/basic/li
 """
 
 import enum
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from mcp_trio._jsonrpc.messages import (
     Notification,
     Request,
     Response,
+    decoder_for,
     encode_error,
     encode_notification,
     encode_plain_notification,
@@ -243,16 +243,6 @@ _WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
 _NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@functools.lru_cache
-def _decoder_for(json_depth_max: int, batch_size_max: int, long_exponents_max: int) -> Decoder:
-    """Return the decoder for these limits, which all connections of a server share."""
-    return Decoder(
-        json_depth_max=json_depth_max,
-        batch_size_max=batch_size_max,
-        long_exponents_max=long_exponents_max,
-    )
-
-
 def _counter() -> Counter[str]:
     return Counter()  # not `Counter[str]()`, which stores the alias on each instance
 
@@ -316,10 +306,7 @@ class Connection:
         self.outgoing = OutgoingRequests(remembered_max=self.limits.requests.ended_remembered_max)
         self._call_row = METHODS[CALL_TOOL] if self.our_role is Role.SERVER else None
         self._accepts_handshakes = newest(self.protocol_versions, has_handshake=True) is not None
-        messages = self.limits.messages
-        self._decoder = _decoder_for(
-            messages.json_depth_max, messages.batch_size_max, messages.long_exponents_max
-        )
+        self._decoder = decoder_for(self.limits.messages)
 
     @property
     def result_metadata(self) -> dict[str, Any]:

@@ -179,8 +179,18 @@ class KnownSession(msgspec.Struct, frozen=True):
     principal: str | None = None
 
 
-FindSession: TypeAlias = Callable[[str], KnownSession | None]
-FindPaths: TypeAlias = Callable[[str], Paths | None]
+class _Names(TypedDict, total=False):
+    """The members of params that `Mcp-Name` repeats (`NAME_MEMBERS`)."""
+
+    name: Any
+    uri: Any
+    taskId: Any
+
+
+_decode_names: Final = cast(
+    "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
+)
+_decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @attrs.frozen(kw_only=True, slots=False)  # as for `HttpRequest`
@@ -190,14 +200,15 @@ class Endpoint:
     Attributes:
         protocol_versions: The names of the supported protocol versions.
         decoder: The decoder of bodies.
-        find: Return the session with an id; None if there is none, or it has ended.
-        parameter_paths: Return the parameter headers of a tool, by its name.
+        find_session: Return the session with an id; None if there is none, or it has ended.
+        find_parameter_paths: Return the parameter headers of a tool, by its name; None if it has
+            none.
     """
 
     protocol_versions: Collection[str]
     decoder: Decoder
-    find: FindSession
-    parameter_paths: FindPaths
+    find_session: Callable[[str], KnownSession | None]
+    find_parameter_paths: Callable[[str], Paths | None]
 
     @functools.cached_property
     def has_sessions(self) -> bool:
@@ -325,7 +336,7 @@ class Endpoint:
                 params = _decode_names(message.params)
             tool = params.get("name")
             if message.method == CALL_TOOL and isinstance(tool, str):
-                paths = self.parameter_paths(tool)
+                paths = self.find_parameter_paths(tool)
             if paths and message.params is not None:  # decode the arguments, which may be large
                 params = _decode_params(message.params)
             check_headers_match(
@@ -352,7 +363,7 @@ class Endpoint:
         session_id = http_request.headers.get(_SESSION_FIELD)
         if session_id is None:
             return Rejection(status=400, text=f"{SESSION_ID} is missing: send initialize first")
-        known = self.find(session_id)
+        known = self.find_session(session_id)
         if known is None or known.principal != http_request.principal:
             return Rejection(
                 status=404, text="there is no such session: it has ended, or never existed"
@@ -362,17 +373,3 @@ class Endpoint:
         if version is not None and version not in self.protocol_versions:
             return Rejection(status=400, text=f"unsupported {PROTOCOL_VERSION} {version[:40]!r}")
         return session_id, known
-
-
-class _Names(TypedDict, total=False):
-    """The members of params that `Mcp-Name` repeats (`NAME_MEMBERS`)."""
-
-    name: Any
-    uri: Any
-    taskId: Any
-
-
-_decode_names: Final = cast(
-    "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
-)
-_decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode

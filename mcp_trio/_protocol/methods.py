@@ -417,10 +417,8 @@ METHODS: Final = {row.name: row for row in _ROWS}
 _NOTIFICATIONS: Final = "notifications/"
 
 
-def custom_method(
-    name: str, *, senders: frozenset[Role] = CLIENT, params: Any = Any, result: Any = Any
-) -> Method:
-    """Return a row for a method of the user, or for a known method with other params.
+def custom_method(name: str, *, params: Any = Any, result: Any = Any) -> Method:
+    """Return a row for a method of the user, which clients send; or a known one with other params.
 
     A known method keeps its senders, result, capability and protocol versions. Another method is a
     notification if its name begins with `notifications/`, and otherwise a request.
@@ -432,11 +430,11 @@ def custom_method(
     if known is not None:
         row = attrs.evolve(known, params=params, is_custom=True)
     elif name.startswith(_NOTIFICATIONS):
-        row = Method(name=name, senders=senders, params=params, trigger=SessionTrigger.NOTIFICATION)
+        row = Method(name=name, senders=CLIENT, params=params, trigger=SessionTrigger.NOTIFICATION)
     else:
         row = Method(
             name=name,
-            senders=senders,
+            senders=CLIENT,
             params=params,
             result=result,
             trigger=SessionTrigger.REQUEST,

@@ -43,6 +43,7 @@ from mcp_trio._jsonrpc.messages import (
     Message,
     Request,
     Response,
+    decoder_for,
     encode_notification,
 )
 from mcp_trio._jsonrpc.sse import Event, EventParser
@@ -643,7 +644,7 @@ class HttpProxy:
     _decoder: Decoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._decoder = Decoder(json_depth_max=self.endpoint_client.limits.messages.json_depth_max)
+        self._decoder = decoder_for(self.endpoint_client.limits.messages)
 
     async def respond(self, exchange: Exchange) -> None:
         """Forward one exchange; reject it if a check fails or its body is too large."""

@@ -28,6 +28,7 @@ from mcp_trio._jsonrpc.messages import (
     Notification,
     Request,
     Response,
+    decoder_for,
     encode_error,
 )
 from mcp_trio._protocol.methods import INITIALIZE
@@ -142,7 +143,7 @@ class MessageJournal:
     _open: dict[RequestId, None] = attrs.field(factory=dict[RequestId, None], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
+        self._decoder = decoder_for(self.limits.messages)
         self._reset_counts()
 
     def _reset_counts(self) -> None:

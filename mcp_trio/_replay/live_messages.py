@@ -29,10 +29,10 @@ from mcp_trio._jsonrpc.channel_messages import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
-    Decoder,
     ErrorObject,
     Malformed,
     Message,
+    decoder_for,
     encode_error,
     encode_notification,
     encode_request,
@@ -115,7 +115,7 @@ class MessageChannel:
         self._unsent: deque[bytes] = deque()
         self._is_writable = True
         self._changed = trio.lowlevel.ParkingLot()
-        self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
+        self._decoder = decoder_for(limits.messages)
         self._takes_related_messages: bool = getattr(channel, "takes_related_messages", False)
 
     def put(

@@ -38,10 +38,10 @@ import trio
 
 from mcp_trio._jsonrpc.messages import (
     Batch,
-    Decoder,
     Message,
     Notification,
     Request,
+    decoder_for,
     encode_error,
     encode_notification,
     encode_request,
@@ -612,13 +612,9 @@ class Runtime:
         self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
             protocol_versions=self.server.protocol_versions,
-            decoder=Decoder(
-                json_depth_max=limits.messages.json_depth_max,
-                batch_size_max=limits.messages.batch_size_max,
-                long_exponents_max=limits.messages.long_exponents_max,
-            ),
-            find=self.sessions.known,
-            parameter_paths=self.server.param_header_paths,
+            decoder=decoder_for(limits.messages),
+            find_session=self.sessions.known,
+            find_parameter_paths=self.server.param_header_paths,
         )
 
     async def run(

@@ -365,7 +365,7 @@ class Handling(msgspec.Struct, eq=False):
 
         return run_when_there_is_room()
 
-    def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
+    def run_in_leader(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine of the handler, whose first step a leader runs now.
 
         None: the handler has to start in a task of its own, because responses fill the queue, or

@@ -26,8 +26,8 @@ import msgspec
 
 from mcp_trio._journal.records import encode_body
 
-OtherForm: TypeAlias = Callable[[Any, int], Any]
-"""Returns the form of a value of another type, which may be so many levels deep."""
+FormWriter: TypeAlias = Callable[[Any, int], Any]
+"""Returns the form of a value, given the number of levels that it may have."""
 
 FormReader: TypeAlias = Callable[[Any], Any]
 """Returns the value of the content of a form."""
@@ -44,8 +44,13 @@ class NoJsonForm(Exception):  # noqa: N818  it leads to another way to record a 
     """A value has no JSON form; the text is the name of its type."""
 
 
-def json_form(value: Any, other: OtherForm, levels: int = _LEVELS_MAX) -> Any:
+def json_form(value: Any, form_of_other: FormWriter, levels: int = _LEVELS_MAX) -> Any:
     """Return the form of a value.
+
+    Args:
+        value: The value.
+        form_of_other: Returns the form of a value whose type is not in the tables of this module.
+        levels: The levels of values within one another that `value` may have.
 
     Raises:
         NoJsonForm: There is none, because of the type of the value or of one inside it.
@@ -60,46 +65,48 @@ def json_form(value: Any, other: OtherForm, levels: int = _LEVELS_MAX) -> Any:
     if kind is float and math.isfinite(value):
         return value
     if kind is list:
-        return [json_form(item, other, levels - 1) for item in value]
+        return [json_form(item, form_of_other, levels - 1) for item in value]
     if kind is dict:
-        items = [[json_form(item, other, levels - 1) for item in pair] for pair in value.items()]
+        items = [
+            [json_form(item, form_of_other, levels - 1) for item in pair] for pair in value.items()
+        ]
         if not all(type(key) is str and _is_encodable(key) for key in value):
             return {"$items": items}
         form = dict(items)
         return {"$dict": form} if _tag(form) is not None else form
     if kind in _SEQUENCES:
-        forms = [json_form(item, other, levels - 1) for item in value]
+        forms = [json_form(item, form_of_other, levels - 1) for item in value]
         if kind is not tuple:
             forms.sort(key=encode_body)  # Equal sets have the same form.
         return {_SEQUENCES[kind]: forms}
     if kind in _SCALARS:
         tag, to_form, _ = _SCALARS[kind]
         return {tag: to_form(value)}
-    return other(value, levels)
+    return form_of_other(value, levels)
 
 
-def value_of(form: Any, others: Mapping[str, FormReader]) -> Any:
-    """Return the value of a form; `others` read the forms of other types, by their tag.
+def value_of(form: Any, readers: Mapping[str, FormReader]) -> Any:
+    """Return the value of a form; `readers` read the forms of other types, by their tags.
 
     Raises:
         KeyError: The tag is unknown.
     """
     if isinstance(form, list):
-        return [value_of(item, others) for item in cast("Iterable[Any]", form)]
+        return [value_of(item, readers) for item in cast("Iterable[Any]", form)]
     if not isinstance(form, dict):
         return form
     members = cast("dict[str, Any]", form)
     tag = _tag(members)
     if tag is None:
-        return {name: value_of(inner, others) for name, inner in members.items()}
+        return {name: value_of(inner, readers) for name, inner in members.items()}
     content = members[tag]
     if tag == "$dict":
-        return {name: value_of(inner, others) for name, inner in content.items()}
+        return {name: value_of(inner, readers) for name, inner in content.items()}
     if tag == "$items":
-        return {value_of(name, others): value_of(inner, others) for name, inner in content}
+        return {value_of(name, readers): value_of(inner, readers) for name, inner in content}
     if tag in _FROM_SEQUENCES:
-        return _FROM_SEQUENCES[tag](value_of(item, others) for item in content)
-    return (others.get(tag) or _FROM_SCALARS[tag])(content)
+        return _FROM_SEQUENCES[tag](value_of(item, readers) for item in content)
+    return (readers.get(tag) or _FROM_SCALARS[tag])(content)
 
 
 def _tag(members: Mapping[str, Any]) -> str | None:
@@ -117,7 +124,7 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _from_datetime(value: dt.datetime) -> list[Any]:
+def _form_of_datetime(value: dt.datetime) -> list[Any]:
     zone = value.tzinfo
     if zone is None or type(zone) is dt.timezone:
         return [value.isoformat(), value.fold]
@@ -127,17 +134,17 @@ def _from_datetime(value: dt.datetime) -> list[Any]:
     return [value.replace(tzinfo=None).isoformat(), value.fold, key]
 
 
-def _from_time(value: dt.time) -> list[Any]:
+def _form_of_time(value: dt.time) -> list[Any]:
     if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
         raise NoJsonForm(type(value.tzinfo).__name__)
     return [value.isoformat(), value.fold]
 
 
-def _to_time(form: Sequence[Any]) -> dt.time:
+def _time_of(form: Sequence[Any]) -> dt.time:
     return dt.time.fromisoformat(form[0]).replace(fold=form[1])
 
 
-def _to_datetime(form: Sequence[Any]) -> dt.datetime:
+def _datetime_of(form: Sequence[Any]) -> dt.datetime:
     value = dt.datetime.fromisoformat(form[0]).replace(fold=form[1])
     if len(form) == len(("time", "fold")):
         return value
@@ -167,8 +174,8 @@ _SCALARS: Final[dict[type, tuple[str, Callable[[Any], Any], FormReader]]] = {
     complex: ("$complex", repr, complex),
     decimal.Decimal: ("$decimal", str, decimal.Decimal),
     uuid.UUID: ("$uuid", str, uuid.UUID),
-    dt.datetime: ("$datetime", _from_datetime, _to_datetime),
-    dt.time: ("$time", _from_time, _to_time),
+    dt.datetime: ("$datetime", _form_of_datetime, _datetime_of),
+    dt.time: ("$time", _form_of_time, _time_of),
     dt.date: ("$date", dt.date.isoformat, dt.date.fromisoformat),
     dt.timedelta: (
         "$timedelta",
@@ -241,8 +248,10 @@ def encode_value(value: Any) -> bytes:
             encoded = encode_body(value)
             is_same = msgspec.json.decode(encoded) == value
         else:
-            encoded = encode_body(json_form(value, _object_form))
-            again = json_form(value_of(msgspec.json.decode(encoded), _OBJECTS), _object_form)
+            encoded = encode_body(json_form(value, _form_of_object))
+            again = json_form(
+                value_of(msgspec.json.decode(encoded), _OBJECT_READERS), _form_of_object
+            )
             is_same = encode_body(again) == encoded
     except NoJsonForm as error:
         raise ValueError(f"of the type {error}") from None
@@ -262,7 +271,7 @@ def decode_value(encoded: bytes) -> Any:
     """
     try:
         form = msgspec.json.decode(encoded)
-        return value_of(form, _OBJECTS) if b'"$' in encoded else form
+        return value_of(form, _OBJECT_READERS) if b'"$' in encoded else form
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
@@ -288,7 +297,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _object_form(value: Any, levels: int) -> Any:
+def _form_of_object(value: Any, levels: int) -> Any:
     kind: Any = value.__class__
     name = type_name(kind)
     is_found = found_class(name, _has_fields) is kind
@@ -309,7 +318,7 @@ def _object_form(value: Any, levels: int) -> Any:
             attributes |= part or {}
     if attributes.keys() != set(fields):
         raise NoJsonForm(name)
-    forms = {field: json_form(attributes[field], _object_form, levels - 1) for field in fields}
+    forms = {field: json_form(attributes[field], _form_of_object, levels - 1) for field in fields}
     return {"$object": [name, forms]}
 
 
@@ -332,11 +341,11 @@ def _fields(kind: Any) -> Sequence[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def _object(form: Sequence[Any]) -> Any:
+def _object_of(form: Sequence[Any]) -> Any:
     name, forms = form
     kind: Any = _wanted_class(name)
     fields = _fields(kind)
-    values = {field: value_of(each, _OBJECTS) for field, each in forms.items()}
+    values = {field: value_of(each, _OBJECT_READERS) for field, each in forms.items()}
     if values.keys() != set(fields):
         raise TypeError(f"{name} has other fields")
     if tuple in kind.__mro__:
@@ -350,7 +359,7 @@ def _object(form: Sequence[Any]) -> Any:
     return made
 
 
-def _enum_member(form: Sequence[str]) -> Any:
+def _enum_member_of(form: Sequence[str]) -> Any:
     return _wanted_class(form[0])[form[1]]
 
 
@@ -361,4 +370,4 @@ def _wanted_class(name: str) -> Any:
     return found
 
 
-_OBJECTS: Final[Mapping[str, FormReader]] = {"$enum": _enum_member, "$object": _object}
+_OBJECT_READERS: Final[Mapping[str, FormReader]] = {"$enum": _enum_member_of, "$object": _object_of}

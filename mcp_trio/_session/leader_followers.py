@@ -76,7 +76,7 @@ _NURSERY_POLL_SECONDS: Final = 1.0
 
 
 class Job(Protocol):
-    """A handler that is run once: `run` or `lead`, then `fail` if it raised, then `end`.
+    """A handler that is run once: `run` or `run_in_leader`, then `fail` if it raised, then `end`.
 
     The implementation for requests is `Handling`. This module knows nothing of requests, and its
     tests run jobs of their own.
@@ -96,7 +96,7 @@ class Job(Protocol):
         """Run the handler; cancelling `scope` cancels it and nothing else."""
         ...
 
-    def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
+    def run_in_leader(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine of the handler, whose first step a leader runs now.
 
         This call journals the first step. The caller journals the later ones, by `drive`. Returns
@@ -529,7 +529,7 @@ class _PoolTask:
         while jobs:
             collected = jobs.pop()
             job = collected.job
-            running = None if has_open_scope else job.lead(self._scope)
+            running = None if has_open_scope else job.run_in_leader(self._scope)
             if running is None:
                 collected.run_in_pool()
                 continue

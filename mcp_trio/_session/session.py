@@ -112,9 +112,9 @@ class Session:
     def __attrs_post_init__(self) -> None:
         connection, application = self.connection, self.application
         limits = connection.limits
-        lost = self._lost
-        self._tasks = Tasks(lost)
-        self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, lost)
+        on_error = self._shut_as_lost
+        self._tasks = Tasks(on_error)
+        self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, on_error)
         self._calls = OutgoingCalls(connection, self.send_queue)
         self._notifications = NotificationQueue(
             application,
@@ -229,7 +229,8 @@ class Session:
         self.closing.set()
         self._tasks.start(self._end)
 
-    def _lost(self, error: Exception) -> None:
+    def _shut_as_lost(self, error: Exception) -> None:
+        """Shut the session as `lost`, because of an error of the transport."""
         if not isinstance(error, _LOSSES):
             logger.error("the transport failed", exc_info=error)
         if self.cause is None:
@@ -319,14 +320,14 @@ class Session:
                 finally:
                     self.send_queue.release()
         except Exception as error:  # a transport may raise anything, which ends this session only
-            self._lost(error)
+            self._shut_as_lost(error)
 
     def _take_delivered(self, messages: Sequence[Received]) -> None:
         """Take messages from a channel with `deliver_to`, which has room for all responses."""
         try:
             self._take_messages(messages)
         except Exception as error:  # It ends this session, and not the caller.
-            self._lost(error)
+            self._shut_as_lost(error)
         self.send_queue.release()
 
     def _take_messages(self, messages: Sequence[Received]) -> None:
@@ -548,7 +549,7 @@ class Session:
                     f"no response to a ping within {seconds:g} s"
                     " (limits.requests.ping_response_seconds)"
                 )
-                self._lost(ConnectionLost(text))
+                self._shut_as_lost(ConnectionLost(text))
             except MCPError as error:
                 logger.debug("a ping ended without a result: %s", error)
 

@@ -158,7 +158,7 @@ def _cached_request(
 
 
 def _parse_request(
-    raw: bytes, client: str | None, scheme: str, certificate: str | None = None
+    raw: bytes, client: str | None, scheme: str, certificate: str | None
 ) -> ParsedRequest:
     if not _STRICT_HEADERS.fullmatch(raw):
         raise HttpError(

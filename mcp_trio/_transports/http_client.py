@@ -32,6 +32,7 @@ from mcp_trio._jsonrpc.messages import (
     Notification,
     Request,
     Response,
+    decoder_for,
     encode_error,
     reencoded_with_id,
 )
@@ -322,7 +323,7 @@ class HttpChannel:
 
     def __attrs_post_init__(self) -> None:
         limits = self._endpoint_client.limits
-        self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
+        self._decoder = decoder_for(limits.messages)
         self._inbox = ReceivedQueue(limits.messages.chunk_bytes)
         self._tools = ToolHeaders(limits.requests.cache_entries_max)
 

@@ -40,8 +40,8 @@ def endpoint(*protocol_versions):
     return Endpoint(
         protocol_versions=protocol_versions or [STATELESS, *LEGACY],
         decoder=Decoder(json_depth_max=32, batch_size_max=8),
-        find=SESSIONS.get,
-        parameter_paths={"tide": REGION}.get,
+        find_session=SESSIONS.get,
+        find_parameter_paths={"tide": REGION}.get,
     )
 
 

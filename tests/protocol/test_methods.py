@@ -2,6 +2,7 @@
 
 import json
 
+import attrs
 import msgspec
 import pytest
 
@@ -13,7 +14,7 @@ from mcp_trio._protocol.events import (
     RequestReceived,
     ResponseReceived,
 )
-from mcp_trio._protocol.methods import METHODS, Role, SessionTrigger, custom_method
+from mcp_trio._protocol.methods import METHODS, SERVER, SessionTrigger, custom_method
 from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND, LocalProtocolError
 
 
@@ -27,7 +28,7 @@ ROWS = {
     "acme/any": custom_method("acme/any"),
     "notifications/acme": custom_method("notifications/acme", params=Search),
     "tools/list": custom_method("tools/list", params=dict),
-    "acme/back": custom_method("acme/back", senders=frozenset({Role.SERVER})),
+    "acme/back": attrs.evolve(custom_method("acme/back"), senders=SERVER),
 }
 
 

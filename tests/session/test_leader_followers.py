@@ -87,7 +87,7 @@ async def test_a_job_that_suspends_keeps_the_task_and_the_leader_continues_in_an
 class FullJob(Job):
     """A job that has to wait before its first step."""
 
-    def lead(self, _):
+    def run_in_leader(self, _):
         return None
 
 

@@ -60,7 +60,7 @@ class Job:
         self.task, self.scope = trio.lowlevel.current_task(), scope
         await self.work()
 
-    lead = run
+    run_in_leader = run
 
     def fail(self, error):
         self.error = error

@@ -769,6 +769,24 @@ async def test_answers_may_arrive_as_a_batch_in_version_2025_03_26():
     assert batch[1]["id"] == 1
 
 
+async def test_a_batch_may_have_as_many_messages_as_the_limits_of_the_client_allow():
+    async def batched(seen):
+        notifications = [{"jsonrpc": "2.0", "method": "notifications/x"}] * 1000
+        answers = json.dumps([*notifications, answer_to(seen)]).encode()
+        return Reply(200, {"content-type": "application/json"}, answers)
+
+    limits = Limits(messages=MessageLimits(batch_size_max=1001))
+    async with connected(Legacy(answers={"tools/call": batched}), limits=limits) as (channel, _):
+        await in_session(channel)
+        await channel.send([call(1)])
+        batch = await next_item(channel)
+        with trio.move_on_after(1) as nothing:
+            await channel.receive()
+
+    assert len(batch) == 1001
+    assert nothing.cancelled_caught
+
+
 # The HTTP client channel with a server that reads slowly.
 
 
