@@ -510,7 +510,10 @@ class StatelessChannel(RoutedChannel):
         """
         if notification.method == CANCELLED:
             return
-        self._pass_to_session(encode_notification(notification.method, notification.params))
+        depth_max = self.limits.messages.json_depth_max
+        self._pass_to_session(
+            encode_notification(notification.method, notification.params, json_depth_max=depth_max)
+        )
 
     def cancel(self, request: StatelessRequest) -> None:
         """Cancel the request of a client that has disconnected; send nothing more about it."""

@@ -304,10 +304,12 @@ def nested(depth):
     return Request(1, "ping", msgspec.Raw(b'{"a":' * depth + b"1" + b"}" * depth))
 
 
-async def test_a_request_may_be_nested_as_deep_as_the_limit():
+async def test_a_message_may_be_nested_as_deep_as_the_limit():
     made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=900)))
-    made.deliver(nested(700))
-    assert len(await made.receive()) == 1
+    request = nested(700)
+    made.deliver(request)
+    made.notify(Notification("notifications/tide", request.params))
+    assert len(await made.receive()) == 2
 
 
 def test_a_request_nested_too_deeply_is_not_awaited():
