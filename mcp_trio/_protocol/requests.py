@@ -27,7 +27,7 @@ from mcp_trio._jsonrpc.messages import Malformed
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import UNKNOWN_PEER, Peer
 from mcp_trio._protocol.methods import FastEnum, Method
-from mcp_trio._protocol.shares import Queue, Shares, request_shares
+from mcp_trio._protocol.shares import Queue, Shares, shares_of
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
@@ -229,7 +229,7 @@ class Admission:
     _waiting: _WaitingRequests | None = attrs.field(default=None, init=False)  # None: no queue
 
     def __attrs_post_init__(self) -> None:
-        self._places = request_shares("in_flight_max", self.limits)
+        self._places = shares_of("limits.requests.in_flight_max", self.limits)
 
     @property
     def running(self) -> int:
@@ -269,8 +269,8 @@ class Admission:
     def _empty_queue(self) -> _WaitingRequests:
         return _WaitingRequests(
             Queue(self._places),
-            request_shares("queued_max", self.limits),
-            request_shares("queued_bytes_max", self.limits),
+            shares_of("limits.requests.queued_max", self.limits),
+            shares_of("limits.requests.queued_bytes_max", self.limits),
         )
 
     def enqueue(self, request: IncomingRequest) -> None:

@@ -17,7 +17,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -65,7 +65,7 @@ class Shares:
     Attributes:
         client_max: The places that one client may take.
         factor: The multiple of that number that all clients may take together.
-        setting: The name of the limit, for rejections; `{}` stands for its value.
+        setting: The name of the limit, for rejections.
         total: The places that are taken.
     """
 
@@ -102,10 +102,10 @@ class Shares:
         """
         if self.may_take(client, amount):
             return None
-        setting = self.setting.format(self.client_max)
+        limit = f"{self.setting}={self.client_max}"
         if self.taken_by(client) + amount > self.client_max:
-            return f" ({setting})"
-        return f" of all clients ({setting}, all_clients_factor={self.factor})"
+            return f" ({limit})"
+        return f" of all clients ({limit}, all_clients_factor={self.factor})"
 
     def take(self, client: ClientKey, amount: int = 1) -> None:
         """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
@@ -128,21 +128,11 @@ class Shares:
                 self._taken = NO_ITEMS
 
 
-def request_shares(name: str, limits: Limits) -> Shares:
-    """Return the shares of a session's clients, for the limit `limits.requests.{name}`."""
-    client_max: int = getattr(limits.requests, name)
-    return Shares(client_max, limits.requests.all_clients_factor, _setting_with_value(name))
-
-
-def http_shares(name: str, limits: Limits) -> Shares:
-    """Return the shares of a server's clients, for the limit `limits.http.{name}`."""
-    client_max: int = getattr(limits.http, name)
-    return Shares(client_max, limits.http.all_clients_factor, f"limits.http.{name}")
-
-
-@functools.cache  # one text for all sessions
-def _setting_with_value(name: str) -> str:
-    return f"limits.requests.{name}={{}}"
+def shares_of(setting: str, limits: Limits) -> Shares:
+    """Return the shares of clients in a limit, such as `limits.http.connections_max`."""
+    _, group_name, name = setting.split(".")
+    group: Any = getattr(limits, group_name)
+    return Shares(getattr(group, name), group.all_clients_factor, setting)
 
 
 @attrs.define(eq=False, repr=False)

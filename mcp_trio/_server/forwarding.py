@@ -193,7 +193,7 @@ class ForwardedExchange:
         """Return the body, which the other instance has read."""
         await trio.lowlevel.checkpoint()
         if len(self._body) > bytes_max:
-            raise BodyTooLargeError
+            raise BodyTooLargeError(bytes_max)
         return self._body
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:

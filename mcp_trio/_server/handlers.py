@@ -24,7 +24,7 @@ from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.compat import CompatibleToolResult
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
-from mcp_trio._protocol.shares import request_shares
+from mcp_trio._protocol.shares import shares_of
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._server.access import (
     AccessRule,
@@ -238,7 +238,7 @@ class ServedSession:
             return self.outer._thread_limiter  # noqa: SLF001
         if self._own_thread_limiter is None:
             self._own_thread_limiter = FairSemaphore(
-                request_shares("threads_max", self.registry.limits)
+                shares_of("limits.requests.threads_max", self.registry.limits)
             )
         return self._own_thread_limiter
 

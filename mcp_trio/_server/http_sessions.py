@@ -50,7 +50,7 @@ from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
-from mcp_trio._protocol.shares import ClientKey, Shares, client_key, http_shares, network_of
+from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of, shares_of
 from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
@@ -347,7 +347,7 @@ class HttpSessions:
     _shares: Shares = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._shares = http_shares("sessions_max", self.limits)
+        self._shares = shares_of("limits.http.sessions_max", self.limits)
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(tuple(self._open.values()))

@@ -284,8 +284,8 @@ class MemoryStore:
     _reply_bytes: Shares = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._states = Shares(self.states_max, _ALL_CLIENTS_FACTOR, "states_max={}")
-        self._reply_bytes = Shares(self.reply_bytes_max, _ALL_CLIENTS_FACTOR, "reply_bytes_max={}")
+        self._states = Shares(self.states_max, _ALL_CLIENTS_FACTOR, "states_max")
+        self._reply_bytes = Shares(self.reply_bytes_max, _ALL_CLIENTS_FACTOR, "reply_bytes_max")
 
     async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
         """Mark a state as used; return False if it was used before.

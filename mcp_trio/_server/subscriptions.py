@@ -33,7 +33,7 @@ from mcp_trio import types
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
-from mcp_trio._protocol.shares import Shares, request_shares
+from mcp_trio._protocol.shares import Shares, shares_of
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
@@ -398,8 +398,8 @@ class Subscriptions:
     _ends_with_session: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._subscription_shares = request_shares("listens_max", self.limits)
-        self._resource_shares = request_shares("subscriptions_max", self.limits)
+        self._subscription_shares = shares_of("limits.requests.listens_max", self.limits)
+        self._resource_shares = shares_of("limits.requests.subscriptions_max", self.limits)
 
     def check_room(self, client: str | int, wanted: types.SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.

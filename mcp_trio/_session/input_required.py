@@ -29,7 +29,7 @@ from mcp_trio._protocol.requests import (
     invalid_state_error,
     request_digest,
 )
-from mcp_trio._protocol.shares import Shares, request_shares
+from mcp_trio._protocol.shares import Shares, shares_of
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, perform_once, start_effect
 from mcp_trio._session.exceptions import call_concurrently
@@ -708,7 +708,7 @@ class SuspendedHandlers:
     _indexed: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = request_shares("suspended_max", self.limits)
+        self._places = shares_of("limits.requests.suspended_max", self.limits)
 
     @property
     def suspended(self) -> list[Handling]:

@@ -521,7 +521,7 @@ class AsgiExchange:
         if digits.isdecimal():
             content_length = int(digits) if len(digits) <= _LENGTH_DIGITS_MAX else math.inf
         if content_length is not None and content_length > bytes_max:
-            raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+            raise BodyTooLargeError(bytes_max)
         # Over HTTP/1.1 the content length decides, without waiting for the server's final message.
         length = None if self._is_multiplexed else content_length
         seconds = self._limits.http.body_seconds
@@ -541,7 +541,7 @@ class AsgiExchange:
                 if is_last:
                     self._is_input_over.set()
                 if len(body) > bytes_max:
-                    raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+                    raise BodyTooLargeError(bytes_max)
                 if is_last:
                     return
                 unfinished.count(len(body))

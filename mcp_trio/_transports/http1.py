@@ -340,5 +340,5 @@ class ChunkedBody:
                 self._left = int(match[1], 16)
                 self._is_in_trailers = not self._left
                 if len(self.data) + self._left > self.bytes_max:
-                    raise BodyTooLargeError(f"the body is longer than {self.bytes_max} bytes")
+                    raise BodyTooLargeError(self.bytes_max)
         return self.is_ended

@@ -19,7 +19,7 @@ import trio
 
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
-from mcp_trio._protocol.shares import Shares, http_shares
+from mcp_trio._protocol.shares import Shares, shares_of
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
@@ -27,6 +27,9 @@ from mcp_trio.types import RequestId
 
 class BodyTooLargeError(Exception):
     """A request body is longer than its limit; the rest is not read."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(f"the body is longer than {bytes_max} bytes")
 
 
 class TooManyBodiesError(Exception):
@@ -61,7 +64,7 @@ class UnfinishedBody:
 
 def shares_of_bodies(limits: Limits) -> Shares:
     """Return the shares of a server's clients in the bytes of unfinished request bodies."""
-    shares = http_shares("bodies_bytes_max", limits)
+    shares = shares_of("limits.http.bodies_bytes_max", limits)
     return attrs.evolve(shares, client_max=max(shares.client_max, limits.messages.bytes_max))
 
 

@@ -19,7 +19,7 @@ import trio
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.shares import Shares, http_shares, network_of
+from mcp_trio._protocol.shares import Shares, network_of, shares_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
@@ -113,7 +113,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         received, length = self.socket.received, self.parsed.body_bytes
         if length is not None:
             if length > bytes_max:
-                raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+                raise BodyTooLargeError(bytes_max)
             await self._wait_until(lambda: len(received) >= length, received)
             return self.socket.take(length)
         if self._has_read_chunks:
@@ -506,8 +506,8 @@ class NativeHost:
     _rejecting: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._shares = http_shares("connections_max", self.limits)
-        self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
+        self._shares = shares_of("limits.http.connections_max", self.limits)
+        self._handshakes = FairSemaphore(shares_of("limits.http.handshakes_max", self.limits))
         self.bodies = shares_of_bodies(self.limits)
 
     @property

@@ -18,7 +18,7 @@ import trio
 from hypercorn.config import Config
 
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
-from mcp_trio._protocol.shares import Shares, http_shares, network_of
+from mcp_trio._protocol.shares import Shares, network_of, shares_of
 from mcp_trio._transports.asgi import Application, IncompleteResponse, Receive, Scope, Send
 from mcp_trio._transports.buffered_sockets import IP_FAMILIES
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -61,7 +61,7 @@ async def serve_hypercorn(
     Raises:
         OSError: The certificate or key cannot be read (`ssl.SSLError` is one).
     """
-    host = _Host(app, listeners, http_shares("connections_max", limits))
+    host = _Host(app, listeners, shares_of("limits.http.connections_max", limits))
     try:
         config = _hypercorn_config(limits, certfile, keyfile)
         config.create_ssl_context()  # raises the errors of the certificate

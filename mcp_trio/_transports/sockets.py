@@ -23,7 +23,7 @@ import trio
 
 from mcp_trio._jsonrpc.channel_messages import AuthInfo, with_sender
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._protocol.shares import Shares, http_shares, network_of
+from mcp_trio._protocol.shares import Shares, network_of, shares_of
 from mcp_trio._transports.buffered_sockets import ConnectedSocket, ip_address_of
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
@@ -331,7 +331,7 @@ class SocketHost:
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._shares = http_shares("connections_max", self.limits)
+        self._shares = shares_of("limits.http.connections_max", self.limits)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""

@@ -267,7 +267,7 @@ async def test_sessions_of_one_client_leave_places_to_the_others(
         await site.open(**flood)
     rejected = await site.ask("POST", hello("2025-11-25"), **flood)
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
-    problem = "there are too many sessions (limits.http.sessions_max)"
+    problem = "there are too many sessions (limits.http.sessions_max=2)"
     assert rejected.json["error"]["message"] == problem
     client = await site.open(**other)
     assert text((await client.ask(call("tide"))).json) == "high"
@@ -298,7 +298,7 @@ async def test_a_client_without_a_session_replaces_any_unused_one(open_site, aut
     statuses = [(await each.ask(call("tide"))).status for each in unused]
     assert statuses == [404, 200]
     rejected = await site.ask("POST", hello("2025-11-25"), client="192.0.2.4")
-    problem = "there are too many sessions of all clients (limits.http.sessions_max, "
+    problem = "there are too many sessions of all clients (limits.http.sessions_max=1, "
     assert rejected.json["error"]["message"].startswith(problem)
 
 

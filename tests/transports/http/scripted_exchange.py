@@ -65,7 +65,7 @@ class ScriptedExchange:
     async def body(self, bytes_max):
         await self._there()
         if len(self.sent_body) > bytes_max:
-            raise BodyTooLargeError
+            raise BodyTooLargeError(bytes_max)
         if self.is_hasty:
             self.leave()
         return self.sent_body

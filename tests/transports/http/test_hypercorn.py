@@ -345,7 +345,7 @@ async def test_concurrent_requests_beyond_the_limit_are_rejected(opened, caplog)
     for _ in range(2):
         rejected = await other.exchange()
         assert rejected.status == 503
-        assert rejected.body == b"there are too many requests (limits.http.connections_max)"
+        assert rejected.body == b"there are too many requests (limits.http.connections_max=1)"
     await other.put(UPGRADE)
     assert (await other.rest()).startswith(b"HTTP/1.1 403 ")
     await client.aclose()

@@ -816,7 +816,7 @@ _LINES = st.sampled_from(
 def test_cached_headers_equal_parsed_ones(lines, version):
     raw = b"\r\n".join([b"POST / HTTP/1." + version, b"Host: x", *lines, b"", b""])
     assert outcome(parse_request, raw) == outcome(
-        functools.partial(native_head._parse_request, scheme="http"), raw
+        functools.partial(native_head._parse_request, scheme="http", certificate=None), raw
     )
 
 
