@@ -8,7 +8,7 @@ from typing import Final, final
 
 import msgspec
 
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 # As integers: `in` finds an integer in bytes ten times as fast as a bytes object.
 _LF: Final = ord("\n")
@@ -24,7 +24,7 @@ _PIECE_BYTES_MIN: Final = 512
 
 # A byte order mark and a CR do not count towards the limit. An incomplete line may be longer by
 # their length, because only its end shows whether it has them.
-_MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"\r")
+_MARGIN_BYTES: Final = len(BYTE_ORDER_MARK) + len(b"\r")
 
 
 @final
@@ -40,6 +40,18 @@ class Oversized(msgspec.Struct, frozen=True, gc=False):
 
     size: int
     prefix: bytes
+
+
+def oversized(beginning: bytes, size: int, *, message_bytes_max: int) -> Oversized:
+    """Return an `Oversized` with as much of the message's beginning as is kept."""
+    return Oversized(size, beginning[: min(_PREFIX_BYTES_MAX, message_bytes_max)])
+
+
+def bounded(message: bytes, *, message_bytes_max: int) -> bytes | Oversized:
+    """Return the message, or `Oversized` if it exceeds the limit."""
+    if len(message) <= message_bytes_max:
+        return message
+    return oversized(message, len(message), message_bytes_max=message_bytes_max)
 
 
 class LineSplitter:
@@ -67,12 +79,13 @@ class LineSplitter:
         # Most chunks of a large message have no LF; `in` finds that out in a fraction of the time.
         *lines, rest = data.split(b"\n") if _LF in data else (data,)
         found: list[bytes | Oversized] = []
+        bytes_max = self._message_bytes_max
         if lines and (self._pieces or self._is_first_line or self._is_discarding):
-            lines[0] = self._with_beginning(lines[0])
+            lines[0] = self._completed_line(lines[0])
         for line in lines:
             message = line[:-1] if line and line[-1] == _CR else line
-            if len(message) > self._message_bytes_max:
-                found.append(self._oversized(message, len(message)))
+            if len(message) > bytes_max:
+                found.append(oversized(message, len(message), message_bytes_max=bytes_max))
             elif message and (message[0] > _SPACE or not message.isspace()):
                 found.append(message)
         if rest and not self._is_discarding:
@@ -84,8 +97,11 @@ class LineSplitter:
             else:
                 self._pieces.append(bytearray(rest))
             self._pending_bytes += len(rest)
-            if self._pending_bytes > self._message_bytes_max + _MARGIN_BYTES:
-                found.append(self._oversized(b"".join(self._pieces), self._pending_bytes))
+            if self._pending_bytes > bytes_max + _MARGIN_BYTES:
+                beginning = b"".join(self._pieces)
+                if self._is_first_line:
+                    beginning = beginning.removeprefix(BYTE_ORDER_MARK)
+                found.append(oversized(beginning, self._pending_bytes, message_bytes_max=bytes_max))
                 self._clear()
                 self._is_discarding = True
                 self._is_first_line = False
@@ -95,7 +111,7 @@ class LineSplitter:
         """Return the last message if the stream ended without a final LF."""
         return self.feed(b"\n")
 
-    def _with_beginning(self, end: bytes) -> bytes:
+    def _completed_line(self, end: bytes) -> bytes:
         """Return a line whose end has arrived; an empty line if the rest of it was discarded."""
         if self._is_discarding:
             self._is_discarding = False
@@ -104,13 +120,8 @@ class LineSplitter:
         self._clear()
         if self._is_first_line:
             self._is_first_line = False
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(BYTE_ORDER_MARK)
         return line
-
-    def _oversized(self, line: bytes, size: int) -> Oversized:
-        if self._is_first_line:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-        return Oversized(size, line[: min(_PREFIX_BYTES_MAX, self._message_bytes_max)])
 
     def _clear(self) -> None:
         self._pieces.clear()
@@ -133,13 +144,6 @@ def one_line(data: bytes) -> bytes:
         return msgspec.json.format(data, indent=-1)
     except msgspec.MsgspecError:
         return data.replace(b"\n", b" ").replace(b"\r", b" ")
-
-
-def bounded(message: bytes, *, message_bytes_max: int) -> bytes | Oversized:
-    """Return the message, or `Oversized` if it exceeds the limit."""
-    if len(message) <= message_bytes_max:
-        return message
-    return Oversized(len(message), message[: min(_PREFIX_BYTES_MAX, message_bytes_max)])
 
 
 def join_lines(messages: Sequence[bytes]) -> bytes:

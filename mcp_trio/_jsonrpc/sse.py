@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 import msgspec
 
-from mcp_trio._jsonrpc.lines import Oversized, has_line_end
+from mcp_trio._jsonrpc.lines import BYTE_ORDER_MARK, Oversized, has_line_end, oversized
 
 COMMENT: Final = b": keep-alive\n\n"
 """A comment, which clients ignore. Intermediaries see that the stream is still in use."""
@@ -16,13 +16,8 @@ COMMENT: Final = b": keep-alive\n\n"
 _MESSAGE: Final = "message"
 _MESSAGE_FIELD: Final = f"event: {_MESSAGE}\n"
 
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-
-# The bytes of an oversized event's data that are kept, to find the id of its message in them.
-_PREFIX_BYTES_MAX: Final = 4096
-
 # A line may be longer than the limit on data by these bytes, which are not part of the data.
-_MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"data: ")
+_MARGIN_BYTES: Final = len(BYTE_ORDER_MARK) + len(b"data: ")
 
 # More digits than any useful time has; `int` raises for thousands of digits.
 _RETRY_DIGITS_MAX: Final = 15
@@ -146,14 +141,14 @@ class EventParser:
         *completed, rest = _with_lf(lines).split(b"\n")
         found: list[Event | Oversized] = []
         for end in completed:
-            found += self._end_line(end)
+            found += self._parse_line(end)
         self._line += rest
         if len(self._line) > self._line_bytes_max:
-            found += self._oversized(self._without_byte_order_mark(bytes(self._line)))
+            found += self._report_oversized(self._without_byte_order_mark(bytes(self._line)))
             self._line[:] = b":"  # the remainder of the line is parsed as a comment
         return found
 
-    def _end_line(self, end: bytes) -> list[Event | Oversized]:
+    def _parse_line(self, end: bytes) -> list[Event | Oversized]:
         """Parse the line whose last bytes are `end`; return the event that it completes."""
         whole = end
         if self._line:
@@ -163,7 +158,7 @@ class EventParser:
         line = self._without_byte_order_mark(whole)
         self._is_first_line = False
         if len(whole) > self._line_bytes_max:
-            return self._oversized(line)
+            return self._report_oversized(line)
         if not line:
             ended, self._event = self._event, _IncompleteEvent()
             if ended.id is not None:
@@ -173,7 +168,7 @@ class EventParser:
         match name:
             case b"data" if not self._event.is_oversized:
                 if self._event.size_with(len(value)) > self._data_bytes_max:
-                    return self._oversized(line)
+                    return self._report_oversized(line)
                 self._event.add(value)
             case b"event":
                 self._event.name = value.decode(errors="replace")
@@ -186,9 +181,9 @@ class EventParser:
         return []
 
     def _without_byte_order_mark(self, line: bytes) -> bytes:
-        return line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line
+        return line.removeprefix(BYTE_ORDER_MARK) if self._is_first_line else line
 
-    def _oversized(self, line: bytes) -> list[Event | Oversized]:
+    def _report_oversized(self, line: bytes) -> list[Event | Oversized]:
         """Report the event as oversized because of `line`, and drop its data; only once."""
         if self._event.is_oversized or line.startswith(b":"):
             return []
@@ -196,10 +191,10 @@ class EventParser:
         size = self._event.size_with(len(value))
         if name == b"data":
             self._event.add(value)
-        prefix = bytes(self._event.data or b"")[: min(_PREFIX_BYTES_MAX, self._data_bytes_max)]
+        beginning = bytes(self._event.data or b"")
         self._event.data = None
         self._event.is_oversized = True
-        return [Oversized(size, prefix)]
+        return [oversized(beginning, size, message_bytes_max=self._data_bytes_max)]
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

@@ -358,8 +358,8 @@ class AsgiHost:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, receive, send, self._bodies, limits=self._limits)
         try:
-            if self._has_long_headers(scope):
-                exchange.reject(_HEADERS_TOO_LARGE, self._long_headers_text)
+            if text := self._error_of_long_headers(scope):
+                exchange.reject(_HEADERS_TOO_LARGE, text)
             elif {"content-length", "transfer-encoding"} <= exchange.request.headers.keys():
                 # This may be request smuggling (RFC 9112, section 6.3). Some servers accept it.
                 exchange.reject(_BAD_REQUEST)
@@ -394,8 +394,7 @@ class AsgiHost:
         if (await receive())["type"] != "websocket.connect":
             return
         try:
-            if self._has_long_headers(scope):
-                text = self._long_headers_text
+            if text := self._error_of_long_headers(scope):
                 await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=text))
             else:
                 await serve_upgrade(upgrade)
@@ -407,19 +406,17 @@ class AsgiHost:
         if upgrade.is_stuck:
             raise IncompleteResponse
 
-    def _has_long_headers(self, scope: Scope) -> bool:
-        """Return whether path and headers are longer than `limits.http.headers_bytes_max`.
+    def _error_of_long_headers(self, scope: Scope) -> str:
+        """Return the error for path and headers over `limits.http.headers_bytes_max`; "" if none.
 
         An ASGI server may check this only for HTTP/1.1 requests that arrive slowly.
         """
         headers, path = scope["headers"], scope.get("raw_path") or scope["path"]
         size = sum([len(name) + len(value) + _HEADER_LINE_BYTES for name, value in headers])
         size += len(path) + len(scope["query_string"])
-        return size > self._limits.http.headers_bytes_max
-
-    @property
-    def _long_headers_text(self) -> str:
         bytes_max = self._limits.http.headers_bytes_max
+        if size <= bytes_max:
+            return ""
         return f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
@@ -671,13 +668,12 @@ class AsgiExchange:
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
         """Send in pieces, so that the stall limit counts for each piece of a large response."""
         step = self._limits.messages.chunk_bytes
-        last = max(0, len(body) - 1) // step * step
-        for first in range(0, last, step):
-            await self._put_piece(body[first : first + step], more_body=True)
-        await self._put_piece(body[last:], more_body=more_body)
-
-    async def _put_piece(self, piece: bytes, *, more_body: bool) -> None:
-        await self._put({"type": "http.response.body", "body": piece, "more_body": more_body})
+        for start in range(0, len(body) or 1, step):
+            end = start + step
+            has_more = more_body or end < len(body)
+            await self._put(
+                {"type": "http.response.body", "body": body[start:end], "more_body": has_more}
+            )
 
     async def _put(self, message: Message) -> None:
         if self.is_broken:

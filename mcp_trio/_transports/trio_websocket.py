@@ -143,7 +143,7 @@ class WatchedStream(trio.abc.Stream):
         self._has_request = bool(self.request)
         self._write_without_waiting = getattr(self.stream, "write_nowait", None)
 
-    def opened(self) -> None:
+    def mark_open(self) -> None:
         """End the limit on the handshake's length, and let reads pass the request."""
         self._bytes_left = None
         self._answered.set()
@@ -403,7 +403,7 @@ class TrioSocket:
 
     def __attrs_post_init__(self) -> None:
         self._stream = self._reader.stream
-        self._stream.opened()
+        self._stream.mark_open()
         self._encode = masked_encoder() if self._connection.is_client else encode_unmasked
 
     @property

@@ -18,7 +18,7 @@ from wsproto import events
 
 from mcp_trio import Limits
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._transports import http1 as native_head
+from mcp_trio._transports import http1
 from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
     BufferedSocketStream,
@@ -774,12 +774,12 @@ def test_equal_headers_are_parsed_once_unless_they_are_long():
 
 
 def test_requests_of_several_sessions_have_their_other_headers_parsed_once():
-    parsed_before = native_head._cached_request.cache_info().misses
+    parsed_before = http1._cached_request.cache_info().misses
     for name in (b"one", b"two", b"three"):
         headers = read(b"X: sessions\r\nMcp-Session-Id: %b\r\nContent-Length: 7\r\n" % name)
         assert headers.request.header("mcp-session-id") == name.decode()
         assert headers.body_bytes == 7
-    assert native_head._cached_request.cache_info().misses == parsed_before + 1
+    assert http1._cached_request.cache_info().misses == parsed_before + 1
 
 
 _LINES = st.sampled_from(
@@ -816,7 +816,7 @@ _LINES = st.sampled_from(
 def test_cached_headers_equal_parsed_ones(lines, version):
     raw = b"\r\n".join([b"POST / HTTP/1." + version, b"Host: x", *lines, b"", b""])
     assert outcome(parse_request, raw) == outcome(
-        functools.partial(native_head._parse_request, scheme="http", certificate=None), raw
+        functools.partial(http1._parse_request, scheme="http", certificate=None), raw
     )
 
 
@@ -1010,9 +1010,9 @@ def _by_h11(sent):
 @pytest.mark.parametrize("field", [b"Authorization", b"COOKIE", b"proxy-authorization"])
 def test_headers_with_credentials_are_not_cached(field):
     raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
-    before = native_head._cached_request.cache_info().currsize
+    before = http1._cached_request.cache_info().currsize
     assert parse_request(raw, None).request.header(field.decode()) == "s3cret"
-    assert native_head._cached_request.cache_info().currsize == before
+    assert http1._cached_request.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(
