@@ -1,5 +1,5 @@
-from ._protocol.event_store import EventStore as EventStore
-from ._protocol.state_store import StateStore as StateStore
+from ._protocol.stores import EventStore as EventStore
+from ._protocol.stores import StateStore as StateStore
 from ._server.http_effects import EffectTransport as EffectTransport
 from ._server.http_sessions import Changes as Changes
 from ._server.http_sessions import HttpStores as HttpStores

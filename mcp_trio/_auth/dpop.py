@@ -25,7 +25,7 @@ from mcp_trio._auth.verification import (
     jws_registry,
 )
 from mcp_trio._protocol.security import sha256_base64url
-from mcp_trio._protocol.state_store import StateStore
+from mcp_trio._protocol.stores import StateStore
 from mcp_trio.errors import RequestError
 
 if TYPE_CHECKING:

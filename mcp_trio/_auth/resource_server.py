@@ -51,7 +51,7 @@ from mcp_trio._auth.verification import (
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
-from mcp_trio._protocol.state_store import StateStore
+from mcp_trio._protocol.stores import StateStore
 from mcp_trio.errors import FORBIDDEN, SERVER_BUSY
 
 logger = logging.getLogger("mcp_trio")

@@ -26,7 +26,7 @@ from mcp_trio._auth.issuers import (
     public_keys,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
-from mcp_trio._protocol.state_store import StateStore
+from mcp_trio._protocol.stores import StateStore
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio.errors import RequestError
 

@@ -21,8 +21,8 @@ import msgspec
 import trio
 from coredis import PureToken, Redis
 
-from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.shares import Rate
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio._redis.connection import RedisConnection, expiry_of, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores

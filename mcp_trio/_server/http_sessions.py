@@ -46,11 +46,11 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
 )
-from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of, shares_of
+from mcp_trio._protocol.stores import EventStore
 from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
@@ -79,7 +79,7 @@ from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
-    from mcp_trio._protocol.state_store import StateStore
+    from mcp_trio._protocol.stores import StateStore
     from mcp_trio._recorder.policy import RecordStatus
     from mcp_trio._server.caller_limits import LimitStore
     from mcp_trio._session.observing import Observer

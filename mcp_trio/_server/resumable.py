@@ -31,7 +31,7 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import invalid_state_error, request_digest
-from mcp_trio._protocol.state_store import StateStore
+from mcp_trio._protocol.stores import StateStore
 from mcp_trio._server.client_requests import (
     ClientQuestion,
     check_capabilities,

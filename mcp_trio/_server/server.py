@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
-    from mcp_trio._protocol.state_store import StateStore
+    from mcp_trio._protocol.stores import StateStore
     from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp

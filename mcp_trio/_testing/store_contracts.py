@@ -11,9 +11,8 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.shares import Rate
-from mcp_trio._protocol.state_store import StateStore
+from mcp_trio._protocol.stores import EventStore, StateStore
 from mcp_trio._server.caller_limits import LimitStore
 from mcp_trio._server.http_sessions import Changes, Stores
 from mcp_trio._server.instances import (

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio.transports import RelatedMessage
 
 EVENTS_MAX = 6

@@ -5,8 +5,8 @@ import contextlib
 import attrs
 import pytest
 
-from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.shares import TokenBuckets
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio._server.instances import MemoryInstance
 from mcp_trio.http import HttpStores, MemoryInstances, MemoryStore
 from mcp_trio.middleware import MemoryLimitStore

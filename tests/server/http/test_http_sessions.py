@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, Server
-from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio.http import HttpStores
 from mcp_trio.limits import KIB, HttpLimits
 from mcp_trio.recording import RecordOptions, replay

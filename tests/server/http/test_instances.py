@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Limits
-from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio._server.instances import MemoryInstance
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.limits import HttpLimits, ShutdownLimits

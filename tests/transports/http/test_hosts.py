@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_trio.http
-from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.http_headers import encoded
+from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio._transports.descriptors import SocketDescriptor
