@@ -498,8 +498,8 @@ def _without_escapes(text: bytes) -> bytes:
 
 # Numbers that take long to read.
 
-# The strings of a text with at most so many quotes are cut out one by one, which takes the time of
-# copying the rest. To translate a text takes a hundred times as long.
+# Up to this number of quotes, strings are cut out of a text one by one. This takes the time of
+# copying the rest; translating the strings as well would take a hundred times as long.
 _QUOTES_TO_CUT: Final = 1000
 _LONG_EXPONENT: Final = b"e000"
 _SIGNS: Final = b"+-"

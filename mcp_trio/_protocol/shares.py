@@ -298,7 +298,7 @@ class TokenBuckets:
     )
 
     def take(self, key: Hashable, rate: Rate, now: float, tokens: float = 1) -> float:
-        """Take tokens from a bucket; return the seconds until there are so many, or 0.
+        """Take tokens from a bucket and return 0; or return the seconds until it has as many.
 
         Args:
             key: The key of the bucket.

@@ -162,7 +162,7 @@ def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
 
 @attrs.define(eq=False, repr=False)
 class Leader:
-    """A coroutine that reads messages and leads handlers, in whichever task.
+    """A coroutine that reads messages and leads handlers; the task that runs it may change.
 
     Attributes:
         driven: The coroutine; it raises nothing that is an `Exception`.
@@ -192,7 +192,7 @@ class Leader:
             self.scope.cancel()
 
     def step(self) -> Trap:
-        """Run one step in the calling task, whichever that is; return the trap that it comes to.
+        """Run one step in the calling task; return the trap at which the step ends.
 
         The task of the poller continues idle connections with this: most of them come to a trap of
         the pool, and so never need a task of their own.

@@ -45,7 +45,7 @@ _DOUBLINGS_MAX: Final = 16  # so that many failures do not overflow a float
 
 
 def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
-    """Return the pause before the next attempt to connect, after so many failed ones.
+    """Return the pause before the next attempt to connect, after this number of failed ones.
 
     It is `limits.http.sse_retry_ms` at first, over each transport. It is doubled with each failure,
     up to `limits.http.reconnect_seconds_max`, and half of it is random.

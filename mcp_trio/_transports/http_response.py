@@ -503,7 +503,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 if silence.cancelled_caught:
                     await exchange.send(COMMENT)  # proxies close connections that are silent
                     continue
-            # If another response has taken the stream over, the messages are that one's.
+            # If another response has taken the stream over, it also sends the messages.
             await trio.lowlevel.checkpoint_if_cancelled()
             events = _encoded(stream.take())
             if stream.is_overrun:

@@ -86,9 +86,11 @@ _CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedRe
 _RESPONSE_BYTES_MAX: Final = MIB
 
 # The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
-# takes about 15 microseconds. After so many messages, or parts of one, a connection waits for its
-# turn among all connections of the event loop, so that a flood on many of them delays no others.
+# takes about 15 microseconds.
 _READ_BYTES_MAX: Final = 8 * 1024
+
+# After this number of messages, or parts of messages, a connection waits for its turn among all
+# connections of the event loop, so that a flood on many of them delays no others.
 _PARTS_PER_TURN: Final = 64
 _TURNS: Final = trio.lowlevel.RunVar[FairSemaphore]("mcp_trio_websocket_turns")
 
