@@ -1,7 +1,8 @@
 """The endpoints of an authorization server: from a request to a response, by the rules of OAuth.
 
-`Endpoints.respond` looks the path and the method up in `ENDPOINTS`. The time is an argument; random
-values, the storage and the login of users are attributes. So every rule is tested without a server.
+`Endpoints.respond` looks the path and the method up in `ENDPOINTS`. The time is an argument; the
+`AuthorizationServer` has the random values, the storage and the login of users. So every rule is
+tested without a socket.
 
 A user's approval makes a *grant*. Its code, and then each of its refresh tokens, can be used once.
 If one of them is used twice, it was stolen, and the grant ends, with all its tokens.
@@ -25,12 +26,10 @@ from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._auth.authorization_storage import AuthorizationStorage
 from mcp_trio._auth.consent_page import (
     HttpResponse,
     consent_page,
     cookie_of,
-    destination_text,
     error_page,
     set_cookie,
 )
@@ -271,9 +270,7 @@ class Endpoints:
     Each of them raises `OAuthError` for a request that is not valid; `respond` answers with it.
 
     Attributes:
-        settings: The authorization server, with all other settings.
-        login: Returns the user who sent a request; or an identity provider.
-        random: Returns a new secret, of 256 random bits in Base64URL.
+        server: The authorization server, with its settings, storage, login and random values.
         issuer: The issuer: the URL of the server, without a slash at its end.
         resources: The URLs of the servers for which tokens are issued; the first is the default.
         sign: Returns a signed token with these claims.
@@ -286,10 +283,7 @@ class Endpoints:
         is_development: Whether there is no login; then the consent page is shown for each request.
     """
 
-    settings: "AuthorizationServer"
-    storage: AuthorizationStorage
-    login: Login | IdentityProvider
-    random: Callable[[], str]
+    server: "AuthorizationServer"
     issuer: str
     resources: Sequence[str]
     sign: Callable[[Mapping[str, Any]], Awaitable[str]]
@@ -318,25 +312,25 @@ class Endpoints:
 
     async def _get(self, kind: type[T], key: str, now: float) -> tuple[T, bytes] | None:
         """Return a record, decoded and as it is stored."""
-        stored = await self.storage.get(KINDS[kind], key, now=now)
+        stored = await self.server.storage.get(KINDS[kind], key, now=now)
         return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
 
-    async def _add(self, key: str, record: Any, *, now: float, seconds: float) -> None:
-        """Store a record, unless there is one with this key; only a consent has no random key."""
-        stored = msgspec.json.encode(record)
-        kind, expires_at = KINDS[type(record)], now + seconds
-        await self.storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
+    async def _store(
+        self, key: str, record: Any, *, now: float, seconds: float, old: bytes | None = None
+    ) -> bool:
+        """Store a record in place of `old`; return False if another request was faster.
 
-    async def _replace(self, key: str, old: bytes, new: Any, *, now: float, seconds: float) -> bool:
-        """Replace a record unless another request has done that; return whether it is replaced."""
-        stored = msgspec.json.encode(new)
-        kind, expires_at = KINDS[type(new)], now + seconds
-        return await self.storage.swap(kind, key, old, stored, now=now, expires_at=expires_at)
+        Without `old`, the record is new. Only a consent has a key that is not random.
+        """
+        kind, stored = KINDS[type(record)], msgspec.json.encode(record)
+        return await self.server.storage.swap(
+            kind, key, old, stored, now=now, expires_at=now + seconds
+        )
 
     async def end_grant(self, grant_id: str, *, now: float) -> None:
         """End a grant: none of its tokens is valid any more."""
         while (found := await self._get(Grant, grant_id, now)) is not None:
-            if await self.storage.swap(KINDS[Grant], grant_id, found[1], None, now=now):
+            if await self.server.storage.swap(KINDS[Grant], grant_id, found[1], None, now=now):
                 return
 
     async def grant(self, grant_id: str, *, now: float) -> Grant | None:
@@ -344,7 +338,7 @@ class Endpoints:
         found = await self._get(Grant, grant_id, now)
         if found is None:
             return None
-        login = self.login
+        login = self.server.login
         if isinstance(login, IdentityProvider) and not await login.is_alive(found[0].login_id):
             return None
         return found[0]
@@ -366,8 +360,8 @@ class Endpoints:
         """Let the registration of a client expire later than the code or tokens it has just got."""
         found = await self._get(OAuthClient, client.client_id, now)
         if found is not None:
-            seconds = self.settings.refresh_token_seconds + self.settings.unused_seconds
-            await self._replace(client.client_id, found[1], client, now=now, seconds=seconds)
+            seconds = self.server.refresh_token_seconds + self.server.unused_seconds
+            await self._store(client.client_id, client, now=now, seconds=seconds, old=found[1])
 
     # The authorization endpoint.
 
@@ -391,11 +385,10 @@ class Endpoints:
         try:
             auth_request = self._valid_request(client, redirect_uri, parameters)
         except OAuthError as error:
-            values = {"error": error.code, "error_description": error.description}
-            url = self._redirect_url(redirect_uri, state, values)
+            url = self._error_url(redirect_uri, state, error.code, error.description)
             if client.is_trusted:
                 return redirect_to(url)
-            return error_page(error.description, back=(url, destination_text(redirect_uri)))
+            return error_page(error.description, back=url)
         user = await self._user(incoming.request)
         if isinstance(user, HttpResponse):
             return user
@@ -404,16 +397,16 @@ class Endpoints:
                 auth_request, subject=user.subject, login_id=user.login_id
             )
             if await self._has_consent(auth_request, incoming.now):
-                return await self._with_code(client, auth_request, incoming.now)
-        elif not isinstance(self.login, IdentityProvider):
+                return await self._redirect_with_code(client, auth_request, incoming.now)
+        elif not isinstance(self.server.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask(client, auth_request, incoming)
+        return await self._consent_page(client, auth_request, incoming)
 
     async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
-        if isinstance(self.login, IdentityProvider):
-            return await self.login.session(request)
-        user = await self.login(request)
+        if isinstance(self.server.login, IdentityProvider):
+            return await self.server.login.session(request)
+        user = await self.server.login(request)
         return LoginSession(subject=user) if isinstance(user, str) else user
 
     def _valid_request(
@@ -466,24 +459,24 @@ class Endpoints:
         found = await self._get(Consent, auth_request.consent_key(), now)
         return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
 
-    async def _ask(
+    async def _consent_page(
         self, client: OAuthClient, auth_request: AuthorizationRequest, incoming: EndpointRequest
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""
-        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or self.random()
-        request_id = self.random()
+        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or self.server.random()
+        request_id = self.server.random()
         auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
         key = sha256_hex(request_id)
-        await self._add(key, auth_request, now=incoming.now, seconds=PENDING_SECONDS)
+        await self._store(key, auth_request, now=incoming.now, seconds=PENDING_SECONDS)
         return consent_page(
             client,
-            server_name=self.settings.name,
+            server_name=self.server.name,
             subject=auth_request.subject,
-            login_at=self.login.issuer if isinstance(self.login, IdentityProvider) else "",
+            login_at=getattr(self.server.login, "issuer", ""),
             redirect_uri=auth_request.redirect_uri,
             resource=auth_request.resource,
             scopes=auth_request.scopes,
-            scope_texts=self.settings.scopes or {},
+            scope_texts=self.server.scopes or {},
             action=f"{self.issuer}{AUTHORIZE}",
             request_id=request_id,
             is_development=self.is_development,
@@ -509,25 +502,31 @@ class Endpoints:
             text = "You are not signed in as before. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         kind = KINDS[AuthorizationRequest]
-        if not await self.storage.swap(kind, key, stored, None, now=incoming.now):
+        if not await self.server.storage.swap(kind, key, stored, None, now=incoming.now):
             return error_page("This page was used before. Start again.")
-        client = await self._asking_client(auth_request, incoming.now)
+        client = await self._client_of(auth_request, incoming.now)
         if form.get("decision") != "allow":
-            denied = self._denial_url(auth_request, "access_denied", "the user has denied access")
-            return redirect_to(denied)
-        if isinstance(self.login, IdentityProvider) and auth_request.subject is None:
+            return redirect_to(
+                self._error_url(
+                    auth_request.redirect_uri,
+                    auth_request.state,
+                    "access_denied",
+                    "the user has denied access",
+                )
+            )
+        if isinstance(self.server.login, IdentityProvider) and auth_request.subject is None:
             try:
-                url = await self.login.begin(
+                url = await self.server.login.begin(
                     msgspec.Raw(msgspec.json.encode(auth_request)), auth_request.cookie_digest
                 )
             except ProviderError as error:
-                return self._login_failed(auth_request, error)
+                return self._failed_login_page(auth_request, error)
             # The cookie lasts as long as the login may take.
             return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, LOGIN_SECONDS))
         await self._remember_consent(auth_request, incoming.now)
-        return await self._with_code(client, auth_request, incoming.now)
+        return await self._redirect_with_code(client, auth_request, incoming.now)
 
-    async def _asking_client(self, auth_request: AuthorizationRequest, now: float) -> OAuthClient:
+    async def _client_of(self, auth_request: AuthorizationRequest, now: float) -> OAuthClient:
         """Return the client of an authorization request."""
         client = await self._client(auth_request.client_id, now)
         if client is None or not client.accepts_redirect(auth_request.redirect_uri):
@@ -535,12 +534,12 @@ class Endpoints:
             raise OAuthError("invalid_request", text)
         return client
 
-    def _denial_url(self, auth_request: AuthorizationRequest, code: str, description: str) -> str:
-        """Return the URL that reports to the client that it gets no access."""
+    def _error_url(self, redirect_uri: str, state: str | None, code: str, description: str) -> str:
+        """Return the URL that reports an error to the client."""
         values = {"error": code, "error_description": description}
-        return self._redirect_url(auth_request.redirect_uri, auth_request.state, values)
+        return self._redirect_url(redirect_uri, state, values)
 
-    def _login_failed(
+    def _failed_login_page(
         self, auth_request: AuthorizationRequest, error: ProviderError
     ) -> HttpResponse:
         """Return the page about a login that has failed, with a link that reports it to the client.
@@ -551,10 +550,7 @@ class Endpoints:
         code, text = "server_error", "the login at the identity provider failed"
         if error.code == "access_denied":
             code, text = "access_denied", "the identity provider has denied the login"
-        back = (
-            self._denial_url(auth_request, code, text),
-            destination_text(auth_request.redirect_uri),
-        )
+        back = self._error_url(auth_request.redirect_uri, auth_request.state, code, text)
         text = (
             f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
         )
@@ -564,38 +560,33 @@ class Endpoints:
         """Remember the consent of the user, together with the scopes that were allowed before."""
         key = auth_request.consent_key()
         found = await self._get(Consent, key, now)
-        before = () if found is None else found[0].scopes
+        before, old = ((), None) if found is None else (found[0].scopes, found[1])
         consent = Consent(scopes=sorted({*before, *auth_request.scopes}))
-        if found is None:
-            await self._add(key, consent, now=now, seconds=self.settings.consent_seconds)
-        else:
-            await self._replace(
-                key, found[1], consent, now=now, seconds=self.settings.consent_seconds
-            )
+        await self._store(key, consent, now=now, seconds=self.server.consent_seconds, old=old)
 
-    async def _with_code(
+    async def _redirect_with_code(
         self, client: OAuthClient, auth_request: AuthorizationRequest, now: float
     ) -> HttpResponse:
         """Return the redirect to the client with a code, after storing the grant."""
         assert auth_request.subject is not None
-        grant_id, code = self.random(), self.random()
+        grant_id, code = self.server.random(), self.server.random()
         grant = Grant(
             subject=auth_request.subject,
             client_id=auth_request.client_id,
             scopes=auth_request.scopes,
             resource=auth_request.resource,
             has_refresh="refresh_token" in client.grant_types,
-            ends_at=now + self.settings.grant_seconds,
+            ends_at=now + self.server.grant_seconds,
             login_id=auth_request.login_id,
         )
-        await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
+        await self._store(grant_id, grant, now=now, seconds=CODE_SECONDS)
         record = Code(
             grant_id=grant_id,
             client_id=auth_request.client_id,
             redirect_uri=auth_request.redirect_uri,
             challenge=auth_request.challenge,
         )
-        await self._add(sha256_hex(code), record, now=now, seconds=CODE_SECONDS)
+        await self._store(sha256_hex(code), record, now=now, seconds=CODE_SECONDS)
         await self._prolong_registration(client, now)
         return redirect_to(
             self._redirect_url(auth_request.redirect_uri, auth_request.state, {"code": code})
@@ -666,9 +657,9 @@ class Endpoints:
         if not _is_verified(verifier, record.challenge):
             raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
         # The used code is kept as long as the token that it gave could be used.
-        seconds = self.settings.access_token_seconds
+        seconds = self.server.access_token_seconds
         granted = await self._use_up(code, record, stored, form, now=now, seconds=seconds)
-        return await self._with_tokens(client, record.grant_id, granted, now)
+        return await self._token_response(client, record.grant_id, granted, now)
 
     async def refresh(
         self, client: OAuthClient, form: Mapping[str, str], now: float
@@ -678,9 +669,9 @@ class Endpoints:
         if token is None:
             raise OAuthError("invalid_request", "refresh_token is missing")
         record, stored = await self._unused(RefreshToken, token, client, now)
-        seconds = self.settings.refresh_token_seconds
+        seconds = self.server.refresh_token_seconds
         granted = await self._use_up(token, record, stored, form, now=now, seconds=seconds)
-        return await self._with_tokens(client, record.grant_id, granted, now)
+        return await self._token_response(client, record.grant_id, granted, now)
 
     async def _unused(
         self, kind: type[OneTime], secret: str, client: OAuthClient, now: float
@@ -707,7 +698,7 @@ class Endpoints:
         """Mark a code or refresh token as used; return what it grants."""
         granted = await self._granted(record.grant_id, form, now)
         used = msgspec.structs.replace(record, is_used=True)
-        if not await self._replace(sha256_hex(secret), stored, used, now=now, seconds=seconds):
+        if not await self._store(sha256_hex(secret), used, now=now, seconds=seconds, old=stored):
             raise await self._reused(record, now)
         return granted
 
@@ -744,7 +735,7 @@ class Endpoints:
         scopes = self._scopes_in(form, known)
         # RFC 7523, section 3: the id of an assertion is accepted once.
         key = sha256_hex(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
-        if not await self.storage.swap(
+        if not await self.server.storage.swap(
             _ASSERTION, key, None, b"used", now=now, expires_at=found.keep_until
         ):
             raise OAuthError("invalid_grant", "the assertion was used before")
@@ -754,11 +745,11 @@ class Endpoints:
             scopes=scopes,
             resource=resource,
             has_refresh=False,
-            ends_at=now + self.settings.access_token_seconds,
+            ends_at=now + self.server.access_token_seconds,
         )
-        grant_id = self.random()
-        await self._add(grant_id, grant, now=now, seconds=self.settings.access_token_seconds)
-        return await self._with_tokens(client, grant_id, (grant, scopes), now)
+        grant_id = self.server.random()
+        await self._store(grant_id, grant, now=now, seconds=self.server.access_token_seconds)
+        return await self._token_response(client, grant_id, (grant, scopes), now)
 
     async def _granted(
         self, grant_id: str, form: Mapping[str, str], now: float
@@ -775,19 +766,19 @@ class Endpoints:
             raise OAuthError("invalid_target", "the user has allowed another resource")
         return grant, scopes
 
-    async def _with_tokens(
+    async def _token_response(
         self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float
     ) -> HttpResponse:
         """Return the response with new tokens of a grant, and store the grant until they expire."""
         grant, scopes = granted
         remaining = grant.ends_at - now
-        token_seconds = min(self.settings.access_token_seconds, remaining)
+        token_seconds = min(self.server.access_token_seconds, remaining)
         lifetime = token_seconds
         if grant.has_refresh:
-            lifetime = min(max(lifetime, self.settings.refresh_token_seconds), remaining)
+            lifetime = min(max(lifetime, self.server.refresh_token_seconds), remaining)
         # The grant is replaced by itself, so that it expires later. That fails if it has ended.
         stored = msgspec.json.encode(grant)
-        if not await self._replace(grant_id, stored, grant, now=now, seconds=lifetime):
+        if not await self._store(grant_id, grant, now=now, seconds=lifetime, old=stored):
             raise OAuthError("invalid_grant", "the grant has ended")
         claims = {
             "iss": self.issuer,
@@ -797,7 +788,7 @@ class Endpoints:
             "scope": " ".join(scopes),
             "iat": int(now),
             "exp": int(now + token_seconds),
-            "jti": self.random(),
+            "jti": self.server.random(),
             GRANT_ID: grant_id,
         }
         response = {
@@ -807,10 +798,10 @@ class Endpoints:
             "scope": " ".join(scopes),
         }
         if grant.has_refresh:
-            refresh_token = response["refresh_token"] = self.random()
+            refresh_token = response["refresh_token"] = self.server.random()
             record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
-            key, seconds = sha256_hex(refresh_token), self.settings.refresh_token_seconds
-            await self._add(key, record, now=now, seconds=seconds)
+            key, seconds = sha256_hex(refresh_token), self.server.refresh_token_seconds
+            await self._store(key, record, now=now, seconds=seconds)
         await self._prolong_registration(client, now)
         return json_response(response)
 
@@ -818,7 +809,7 @@ class Endpoints:
 
     async def register(self, incoming: EndpointRequest) -> HttpResponse:
         """Register a client (RFC 7591)."""
-        if not self.settings.has_registration:
+        if not self.server.has_registration:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
             metadata = msgspec.json.decode(incoming.body)
@@ -827,19 +818,19 @@ class Endpoints:
         try:
             client, response = registered_client(
                 metadata,
-                client_id=self.random(),
-                secret=self.random(),
+                client_id=self.server.random(),
+                secret=self.server.random(),
                 now=incoming.now,
             )
         except InvalidClientError as error:
             raise OAuthError(error.code, str(error)) from None
         if (
-            await self.storage.count(KINDS[OAuthClient], now=incoming.now)
-            >= self.settings.registrations_max
+            await self.server.storage.count(KINDS[OAuthClient], now=incoming.now)
+            >= self.server.registrations_max
         ):
             raise OAuthError("temporarily_unavailable", "there are too many registered clients")
-        await self._add(
-            client.client_id, client, now=incoming.now, seconds=self.settings.unused_seconds
+        await self._store(
+            client.client_id, client, now=incoming.now, seconds=self.server.unused_seconds
         )
         return json_response(response, status=HTTPStatus.CREATED)
 
@@ -865,27 +856,29 @@ class Endpoints:
 
         The user has allowed the access before, in the same browser.
         """
-        if not isinstance(self.login, IdentityProvider):
+        if not isinstance(self.server.login, IdentityProvider):
             return HttpResponse(HTTPStatus.NOT_FOUND)
         parameters = incoming.query()
         cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
-        pending = await self.login.take(parameters.get("state", ""), cookie)
+        pending = await self.server.login.take(parameters.get("state", ""), cookie)
         if pending is None:
             text = (
                 "This login has expired, was finished, or belongs to another browser. Start again."
             )
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
-        client = await self._asking_client(auth_request, incoming.now)
+        client = await self._client_of(auth_request, incoming.now)
         try:
-            finished = await self.login.finish(pending, parameters)
+            finished = await self.server.login.finish(pending, parameters)
         except ProviderError as error:
-            return self._login_failed(auth_request, error)
+            return self._failed_login_page(auth_request, error)
         if finished is None:
-            url = self._denial_url(
-                auth_request, "access_denied", "the user may not use this server"
+            back = self._error_url(
+                auth_request.redirect_uri,
+                auth_request.state,
+                "access_denied",
+                "the user may not use this server",
             )
-            back = (url, destination_text(auth_request.redirect_uri))
             text = "You may not use this server."
             return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
         session, session_cookie = finished
@@ -893,7 +886,7 @@ class Endpoints:
             auth_request, subject=session.subject, login_id=session.login_id
         )
         await self._remember_consent(auth_request, incoming.now)
-        response = await self._with_code(client, auth_request, incoming.now)
+        response = await self._redirect_with_code(client, auth_request, incoming.now)
         return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
     async def metadata(self, _incoming: EndpointRequest) -> HttpResponse:
@@ -904,7 +897,7 @@ class Endpoints:
             token_endpoint=f"{self.issuer}{TOKEN}",
             jwks_uri=f"{self.issuer}{JWKS}",
             registration_endpoint=f"{self.issuer}{REGISTER}"
-            if self.settings.has_registration
+            if self.server.has_registration
             else None,
             scopes_supported=sorted(self.scopes()) or None,
             response_types_supported=["code"],
@@ -922,7 +915,7 @@ class Endpoints:
 
     async def public_keys(self, _incoming: EndpointRequest) -> HttpResponse:
         """Return the keys that verify access tokens (RFC 7517)."""
-        return json_response(await self.settings.jwks())
+        return json_response(await self.server.jwks())
 
 
 _Endpoint: TypeAlias = Callable[[Endpoints, EndpointRequest], Awaitable[HttpResponse]]

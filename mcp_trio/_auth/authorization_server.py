@@ -316,10 +316,7 @@ class AuthorizationServer:
             self.login.bind(self, self._login_of)
         own = self.scopes or {}
         self._endpoints = Endpoints(
-            settings=self,
-            storage=self.storage,
-            login=self.login,
-            random=self.random,
+            server=self,
             issuer=issuer,
             resources=resources,
             sign=self._sign,

@@ -569,7 +569,7 @@ class ClientFlow:
 
     # Discovery
 
-    def _get_document(self, _now: float) -> SendRequest:
+    def _request_document(self, _now: float) -> SendRequest:
         url = self._check_url(self._urls[0], "the URL of a metadata document")
         headers = {"Accept": "application/json", PROTOCOL_VERSION: self.settings.protocol_version}
         return SendRequest(method="GET", url=url, headers=headers)
@@ -630,15 +630,15 @@ class ClientFlow:
         if self.settings.issuer is not None:
             self._check_named_issuer(issuers)
             return self.settings.issuer
-        given, tokens = self.settings.client, self.tokens
-        if given is not None:
-            expected = given.issuer
-            if expected is None and tokens and tokens.client.client_id == given.client_id:
+        configured, tokens = self.settings.client, self.tokens
+        if configured is not None:
+            expected = configured.issuer
+            if expected is None and tokens and tokens.client.client_id == configured.client_id:
                 expected = tokens.issuer
             if expected is not None and expected not in issuers:
                 raise self._error(
-                    f"the client {given.client_id!r} is registered at {expected}, but the server"
-                    f" names {', '.join(issuers)[:_TEXT_CHARS_MAX]}; register a client there"
+                    f"the client {configured.client_id!r} is registered at {expected}, but the"
+                    f" server names {', '.join(issuers)[:_TEXT_CHARS_MAX]}; register a client there"
                 )
             if expected is not None:
                 return expected
@@ -676,13 +676,13 @@ class ClientFlow:
             raise self._error(f"no metadata of the authorization server {self._issuer}: {reasons}")
         return Outcome.NOT_FOUND
 
-    def _get_origin_metadata(self, now: float) -> SendRequest:
+    def _request_origin_metadata(self, now: float) -> SendRequest:
         if not self._urls:  # otherwise the one of a redirect
             self._resource = canonical_url(self.server)
             self._issuer = origin_of(self.server)
             self._check_named_issuer([self._issuer])
             self._urls = [f"{self._issuer}{AUTHORIZATION_SERVER}"]
-        return self._get_document(now)
+        return self._request_document(now)
 
     def _take_origin_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
         document = self._document(response, AuthorizationServerMetadata)
@@ -725,17 +725,18 @@ class ClientFlow:
                 self._client = self._client_of(tokens)
                 return Outcome.REFRESHABLE
             return Outcome.NEEDS_USER
-        self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
+        self._client = self._configured_client()
         has_credentials = grant == "client_credentials"
         return Outcome.HAS_CREDENTIALS if has_credentials else Outcome.NEEDS_ASSERTION
 
     def _client_of(self, tokens: TokenSet) -> ClientInformation:
-        """Return the client of a token; the secret of a given client is not stored with it."""
+        """Return the client of a token; the secret of a configured client is not stored with it."""
         if self.settings.client is None:
             return tokens.client
-        return attrs.evolve(self._given_client(), issuer=self._issuer)
+        return self._configured_client()
 
-    def _given_client(self) -> ClientInformation:
+    def _configured_client(self) -> ClientInformation:
+        """Return the client of the settings, which the chosen authorization server has to know."""
         client = self.settings.client
         assert client is not None
         if client.issuer is not None and client.issuer != self._issuer:
@@ -743,7 +744,7 @@ class ClientFlow:
                 f"the client {client.client_id!r} is registered at {client.issuer}, but the server"
                 f" uses {self._issuer}; register a client there"
             )
-        return client
+        return attrs.evolve(client, issuer=self._issuer)
 
     def _scopes_to_request(self) -> Sequence[str] | None:
         """Return the scopes to request; None requests none in particular.
@@ -812,7 +813,7 @@ class ClientFlow:
         metadata = self._authorization_server
         self._redirect_uri = event.redirect_uri
         if self.settings.client is not None:
-            self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
+            self._client = self._configured_client()
             return Outcome.REGISTERED
         if self._uses_metadata_document:
             assert self.settings.metadata_url is not None
@@ -1100,13 +1101,7 @@ class ClientFlow:
     def _take_token(self, response: ResponseReceived, now: float) -> Outcome:
         if self._needs_nonce(response):
             return Outcome.NEEDS_NONCE
-        self._result = self._tokens_from(self._token_response(response, self._issuer), now)
-        return Outcome.GRANTED
-
-    def _take_refreshed(self, response: ResponseReceived, now: float) -> Outcome:
-        """Take the response to a refresh; if the refresh token is rejected, the user logs in."""
-        if self._needs_nonce(response):
-            return Outcome.NEEDS_NONCE
+        # The server rejects the refresh token: the user logs in.
         if self.step is Step.REFRESH and response.status in (400, 401):
             error = _error_in(response)
             self._is_client_unknown = error is not None and error.error == "invalid_client"
@@ -1211,9 +1206,9 @@ class ClientFlow:
         (Step.AUTHORIZATION_SERVER_METADATA, ResponseReceived): _take_authorization_server_metadata,
         (Step.ORIGIN_METADATA, ResponseReceived): _take_origin_metadata,
         (Step.RENEWAL, AssertionMade): _take_client_assertion,
-        (Step.RENEWAL, ResponseReceived): _take_refreshed,
+        (Step.RENEWAL, ResponseReceived): _take_token,
         (Step.REFRESH, AssertionMade): _take_client_assertion,
-        (Step.REFRESH, ResponseReceived): _take_refreshed,
+        (Step.REFRESH, ResponseReceived): _take_token,
         (Step.REDIRECT, RedirectReady): _take_redirect_uri,
         (Step.REGISTRATION, ResponseReceived): _take_registration,
         (Step.CLIENT_QUESTION, ClientGiven): _take_given_client,
@@ -1227,9 +1222,9 @@ class ClientFlow:
     }
 
     _BEGIN_STEP: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
-        Step.RESOURCE_METADATA: _get_document,
-        Step.AUTHORIZATION_SERVER_METADATA: _get_document,
-        Step.ORIGIN_METADATA: _get_origin_metadata,
+        Step.RESOURCE_METADATA: _request_document,
+        Step.AUTHORIZATION_SERVER_METADATA: _request_document,
+        Step.ORIGIN_METADATA: _request_origin_metadata,
         Step.GRANT: _choose_grant,
         Step.RENEWAL: _request_refresh,
         Step.REFRESH: _request_refresh,

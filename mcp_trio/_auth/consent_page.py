@@ -86,12 +86,22 @@ def page(
     return HttpResponse(status, [content_type, *PAGE_HEADERS, *headers], html.encode())
 
 
+def _destination_text(redirect_uri: str) -> str:
+    """Return the site or program to which a redirect URI leads, in words for the user."""
+    if is_loopback_redirect(redirect_uri):
+        return f"a program on your computer ({urlsplit(redirect_uri).netloc})"
+    parts = urlsplit(redirect_uri)
+    if parts.scheme == "https":
+        return parts.netloc
+    return f"the application on your computer that opens {parts.scheme}: links"
+
+
 def error_page(
     text: str,
     *,
     status: int = HTTPStatus.BAD_REQUEST,
     headers: Headers = (),
-    back: tuple[str, str] | None = None,
+    back: str | None = None,
 ) -> HttpResponse:
     """Return the page that reports an error to the user.
 
@@ -99,14 +109,14 @@ def error_page(
         text: The error.
         status: The HTTP status.
         headers: Further headers.
-        back: The redirect URI of the client with the error, and the text of `destination_text` for
-            it. The page has a link to it and is no redirect, since anyone may have registered that
-            URI, and a redirect would lead users of this server to any site.
+        back: The redirect URI of the client with the error. The page has a link to it and is no
+            redirect, since anyone may have registered that URI, and a redirect would lead users of
+            this server to any site.
     """
     body = f"<p>{escape(text)}</p>"
     if back is not None:
-        url, text = back
-        body += f'\n<p><a href="{escape(url)}" rel="noreferrer">Return to {escape(text)}</a></p>'
+        text = escape(_destination_text(back))
+        body += f'\n<p><a href="{escape(back)}" rel="noreferrer">Return to {text}</a></p>'
     return page("Access cannot be allowed", body, status=status, headers=headers)
 
 
@@ -131,16 +141,6 @@ def set_cookie(name: str, value: str, issuer: str, seconds: float) -> tuple[str,
     secure = "; Secure" if issuer.startswith("https:") else ""
     attributes = f"Path=/; HttpOnly; SameSite=Lax{secure}; Max-Age={seconds:.0f}"
     return "Set-Cookie", f"{_cookie_name(name, issuer)}={value}; {attributes}"
-
-
-def destination_text(redirect_uri: str) -> str:
-    """Return the site or program to which a redirect URI leads, in words for the user."""
-    if is_loopback_redirect(redirect_uri):
-        return f"a program on your computer ({urlsplit(redirect_uri).netloc})"
-    parts = urlsplit(redirect_uri)
-    if parts.scheme == "https":
-        return parts.netloc
-    return f"the application on your computer that opens {parts.scheme}: links"
 
 
 def consent_page(
@@ -196,7 +196,7 @@ def consent_page(
         user,
         ("Access to", escape(resource)),
         ("Permissions", f"<ul>{permissions}</ul>" if permissions else "use of this server"),
-        ("Then you return to", escape(destination_text(redirect_uri))),
+        ("Then you return to", escape(_destination_text(redirect_uri))),
     ]
     listed = "".join(f"<dt>{title}</dt><dd>{value}</dd>\n" for title, value in rows)
     warned = "".join(f'<p class="warning">{escape(each)}</p>\n' for each in warnings)

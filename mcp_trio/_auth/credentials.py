@@ -43,7 +43,7 @@ _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  no
 _ASSERTION_SECONDS: Final = 300
 
 
-def _checked_scopes(scopes: Collection[str] | None) -> tuple[str, ...] | None:
+def _optional_scopes(scopes: Collection[str] | None) -> tuple[str, ...] | None:
     return None if scopes is None else checked_scopes(scopes)
 
 
@@ -168,7 +168,7 @@ class OAuth:
     issuer: str | None = attrs.field(default=None, validator=_check_url)
     metadata_url: str | None = attrs.field(default=None, validator=_check_url)
     client_name: str = "mcp_trio"
-    scopes: Sequence[str] | None = attrs.field(default=None, converter=_checked_scopes)
+    scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     redirect: str | None = attrs.field(default=None, validator=_check_url)
     on_authorize: OnAuthorize = attrs.field(default=open_browser, repr=False)
     ask_for_client: AskForClient | None = attrs.field(default=None, repr=False)
@@ -244,7 +244,7 @@ class ClientCredentials:
     private_key: PrivateKey | None = attrs.field(default=None, repr=False)
     algorithm: str = "ES256"
     issuer: str | None = attrs.field(default=None, validator=_check_url)
-    scopes: Sequence[str] | None = attrs.field(default=None, converter=_checked_scopes)
+    scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
     trusted_hosts: Collection[str] = ()
 
@@ -300,7 +300,7 @@ class EnterpriseManaged:
     provider_client_id: str
     provider_client_secret: str | None = attrs.field(default=None, repr=False)
     issuer: str | None = attrs.field(default=None, validator=_check_url)
-    scopes: Sequence[str] | None = attrs.field(default=None, converter=_checked_scopes)
+    scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
     trusted_hosts: Collection[str] = ()
 
@@ -343,7 +343,7 @@ class WorkloadIdentity:
     token: TokenSource = attrs.field(repr=False)
     client_id: str
     issuer: str | None = attrs.field(default=None, validator=_check_url)
-    scopes: Sequence[str] | None = attrs.field(default=None, converter=_checked_scopes)
+    scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
     trusted_hosts: Collection[str] = ()
 
@@ -383,7 +383,7 @@ class TokenExchange:
     client_id: str
     client_secret: str | None = attrs.field(default=None, repr=False)
     issuer: str | None = attrs.field(default=None, validator=_check_url)
-    scopes: Sequence[str] | None = attrs.field(default=None, converter=_checked_scopes)
+    scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
     trusted_hosts: Collection[str] = ()
 

@@ -19,11 +19,8 @@ from urllib.parse import urlsplit
 import attrs
 
 from mcp_trio._auth.issuers import VerifierUnavailableError
-from mcp_trio._auth.verification import (
-    ALGORITHMS,
-    check_algorithms,
-    jws_registry,
-)
+from mcp_trio._auth.urls import authority_of
+from mcp_trio._auth.verification import ALGORITHMS, check_algorithms, jws_registry
 from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._protocol.stores import StateStore
 from mcp_trio.errors import RequestError
@@ -38,7 +35,6 @@ _PROOF_TYPE: Final = "dpop+jwt"
 _ID_CHARS_MAX: Final = 256
 _TIME_BYTES: Final = 8
 _MAC_BYTES: Final = 16
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _USED_BEFORE: Final = "the proof was used before"
 
 
@@ -120,7 +116,8 @@ class DPoP:
         now = self.now()
         if claims.get("htm") != method:
             raise InvalidProofError("the proof is for another method")
-        if not isinstance(claims.get("htu"), str) or _normal(claims["htu"]) != _normal(url):
+        named = claims.get("htu")
+        if not isinstance(named, str) or _compared_parts(named) != _compared_parts(url):
             raise InvalidProofError("the proof is for another URL")
         if claims.get("ath") != sha256_base64url(token.encode("ascii")):
             raise InvalidProofError("the proof is for another token")
@@ -177,14 +174,13 @@ class DPoP:
         return hmac.digest(self.nonce_key, data, "sha256")[:_MAC_BYTES]
 
 
-def _normal(url: str) -> tuple[str, str, int | None, str]:
+def _compared_parts(url: str) -> tuple[object, ...]:
     """Return the parts of a URL in which that of a proof has to equal that of the request.
 
     https://www.rfc-editor.org/rfc/rfc9449#section-4.3
     """
     try:
         parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        return *authority_of(parts), parts.path or "/"
     except ValueError:
-        return ("", "", None, "")
-    return (parts.scheme, parts.hostname or "", port, parts.path or "/")
+        return ()

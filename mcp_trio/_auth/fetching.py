@@ -45,11 +45,11 @@ class FetchError(Exception):
         self.oauth_error = oauth_error
 
 
-def check_url(url: str) -> None:
-    """Check that a URL is one of an authorization server: https, or http on this machine.
+def check_secure_url(url: str) -> None:
+    """Check the URL of an authorization server: https, or http on this machine.
 
     Raises:
-        ValueError: The URL is another one, has a user name, or has a fragment.
+        ValueError: It has another scheme, a user name, or a fragment.
     """
     parts = urlsplit(url)  # raises a ValueError as well
     host = parts.hostname or ""
@@ -104,7 +104,7 @@ class Fetcher:
         from mcp_trio._transports.http_client_requests import default_ssl_context
 
         try:
-            check_url(url)
+            check_secure_url(url)
         except ValueError as error:
             raise FetchError(url, str(error)) from None
         import httpx2

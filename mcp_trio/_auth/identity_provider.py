@@ -19,7 +19,13 @@ import attrs
 import msgspec
 
 from mcp_trio._auth.consent_page import cookie_of, set_cookie
-from mcp_trio._auth.fetching import Fetcher, FetchError, authenticated_form, check_url, decoded
+from mcp_trio._auth.fetching import (
+    Fetcher,
+    FetchError,
+    authenticated_form,
+    check_secure_url,
+    decoded,
+)
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import sha256_hex
@@ -79,10 +85,6 @@ class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
     login_id: str | None = None
 
 
-def _subject_in(claims: Mapping[str, Any]) -> str | None:
-    return str(claims["sub"])
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class IdentityProvider:
     """A login by an identity provider, for `AuthorizationServer(login=IdentityProvider(…))`.
@@ -115,7 +117,7 @@ class IdentityProvider:
     scopes: Sequence[str] = ("openid",)
     parameters: Mapping[str, str] = attrs.field(factory=dict[str, str])
     metadata: AuthorizationServerMetadata | None = None
-    subject_of: Callable[[Mapping[str, Any]], str | None] = _subject_in
+    subject_of: Callable[[Mapping[str, Any]], str | None] = lambda claims: str(claims["sub"])
     session_seconds: float = 8 * 3600.0
     keeps_tokens: bool = False
     http_client: "httpx2.AsyncClient | None" = None
@@ -289,7 +291,7 @@ class IdentityProvider:
         async def value() -> str:
             return (await self.token_of(auth)).value
 
-        return token_auth(value, check_url)
+        return token_auth(value, check_secure_url)
 
     async def token_of(self, auth: AuthInfo | None) -> ProviderToken:
         """Return the provider's token of a user; call it inside of an effect.
@@ -324,7 +326,7 @@ class IdentityProvider:
         try:
             metadata = self.metadata or await self._provider.metadata()
             for url in (metadata.authorization_endpoint, metadata.token_endpoint):
-                check_url(url or "")
+                check_secure_url(url or "")
         except (VerifierUnavailableError, ValueError) as error:
             raise ProviderError(f"its metadata are not usable: {error}") from None
         return metadata

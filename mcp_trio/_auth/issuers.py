@@ -6,12 +6,13 @@ interval.
 """
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
 import trio
 
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_secure_url
 from mcp_trio._auth.metadata import AuthorizationServerMetadata, authorization_server_urls
 
 if TYPE_CHECKING:
@@ -77,18 +78,18 @@ class Issuer:
     pause_seconds: float = 30.0
     stale_seconds_max: float = 86_400.0
     _metadata: AuthorizationServerMetadata | None = attrs.field(default=None, init=False)
-    _metadata_at: float = attrs.field(default=0.0, init=False)
+    _metadata_at: float = attrs.field(default=-math.inf, init=False)
     _keys: "list[Key]" = attrs.field(factory=list[Any], init=False)
-    _keys_at: float | None = attrs.field(default=None, init=False)
+    _keys_at: float = attrs.field(default=-math.inf, init=False)
     # The time of the last fetch, and the error with which it failed, if it did.
-    _tried_at: float | None = attrs.field(default=None, init=False)
+    _tried_at: float = attrs.field(default=-math.inf, init=False)
     _failure: str = attrs.field(default="", init=False)
     _fetching: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        check_url(self.url)
+        check_secure_url(self.url)
         if self.jwks_uri is not None:
-            check_url(self.jwks_uri)
+            check_secure_url(self.jwks_uri)
 
     async def metadata(self) -> AuthorizationServerMetadata:
         """Return the metadata, fetched at most once in `fresh_seconds`.
@@ -97,11 +98,7 @@ class Issuer:
             VerifierUnavailableError: The metadata cannot be fetched, or are of another issuer.
         """
         async with self._fetching:
-            if self._metadata is None or _age(self._metadata_at) >= self.fresh_seconds:
-                self._check_pause()
-                await self._fetch_metadata()
-            assert self._metadata is not None
-            return self._metadata
+            return await self._fresh_metadata()
 
     async def keys(self, key_id: str | None) -> "list[Key]":
         """Return the keys that may have signed a token with this key id; none if there is no such.
@@ -110,11 +107,11 @@ class Issuer:
             VerifierUnavailableError: The keys cannot be fetched.
         """
         found = self._keys_with(key_id)
-        if found and self._keys_at is not None and _age(self._keys_at) < self.fresh_seconds:
+        if found and _age(self._keys_at) < self.fresh_seconds:
             return found
         async with self._fetching:
             found = self._keys_with(key_id)
-            is_fresh = self._keys_at is not None and _age(self._keys_at) < self.fresh_seconds
+            is_fresh = _age(self._keys_at) < self.fresh_seconds
             if found and is_fresh:
                 return found  # another task has fetched them meanwhile
             try:
@@ -125,10 +122,7 @@ class Issuer:
                 self._check_pause()
                 await self._fetch_keys()
             except VerifierUnavailableError:
-                is_usable = self._keys_at is not None and _age(self._keys_at) < (
-                    self.stale_seconds_max
-                )
-                if not (found and is_usable):
+                if not found or _age(self._keys_at) >= self.stale_seconds_max:
                     raise
                 return found
             return self._keys_with(key_id)
@@ -138,7 +132,7 @@ class Issuer:
 
     @property
     def _is_pausing(self) -> bool:
-        return self._tried_at is not None and _age(self._tried_at) < self.pause_seconds
+        return _age(self._tried_at) < self.pause_seconds
 
     def _check_pause(self) -> None:
         """Check that the last failure is long enough ago.
@@ -152,10 +146,7 @@ class Issuer:
     async def _fetch_keys(self) -> None:
         url = self.jwks_uri
         if url is None:
-            if self._metadata is None or _age(self._metadata_at) >= self.fresh_seconds:
-                await self._fetch_metadata()
-            assert self._metadata is not None
-            url = self._metadata.jwks_uri
+            url = (await self._fresh_metadata()).jwks_uri
             if url is None:
                 raise self._failed(f"the metadata of {self.url} have no jwks_uri")
         try:
@@ -166,7 +157,11 @@ class Issuer:
         self._keys_at = self._tried_at = trio.current_time()
         self._failure = ""
 
-    async def _fetch_metadata(self) -> None:
+    async def _fresh_metadata(self) -> AuthorizationServerMetadata:
+        """Return the metadata; fetch them if they are older than `fresh_seconds`."""
+        if self._metadata is not None and _age(self._metadata_at) < self.fresh_seconds:
+            return self._metadata
+        self._check_pause()
         failure: FetchError | None = None
         for url in authorization_server_urls(self.url):
             try:
@@ -183,7 +178,7 @@ class Issuer:
                 )
             self._metadata, self._metadata_at = metadata, trio.current_time()
             self._tried_at, self._failure = self._metadata_at, ""
-            return
+            return metadata
         raise self._failed(str(failure)) from failure
 
     def _failed(self, reason: str) -> VerifierUnavailableError:
@@ -195,4 +190,4 @@ class Issuer:
 def _age(since: float) -> float:
     """Return the seconds since a time; infinity if it is a time of an earlier Trio run."""
     age = trio.current_time() - since
-    return age if age >= 0 else float("inf")
+    return age if age >= 0 else math.inf

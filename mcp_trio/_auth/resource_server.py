@@ -100,7 +100,7 @@ def _check_resource(_server: object, _field: object, resource: str | None) -> No
         raise ValueError(f"{text}, not {resource!r}")
 
 
-def _checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+def _scopes_of_resource(scopes: Iterable[str]) -> tuple[str, ...]:
     found = checked_scopes(scopes)
     if _OFFLINE_ACCESS in found:
         raise ValueError(
@@ -149,9 +149,9 @@ class ResourceServer:
     resource: str | None = attrs.field(default=None, kw_only=True, validator=_check_resource)
     audiences: Collection[str] = attrs.field(default=(), kw_only=True)
     authorization_servers: Sequence[str] = attrs.field(default=(), kw_only=True)
-    scopes: Collection[str] = attrs.field(default=(), kw_only=True, converter=_checked_scopes)
+    scopes: Collection[str] = attrs.field(default=(), kw_only=True, converter=_scopes_of_resource)
     scopes_supported: Collection[str] | None = attrs.field(
-        default=None, kw_only=True, converter=attrs.converters.optional(_checked_scopes)
+        default=None, kw_only=True, converter=attrs.converters.optional(_scopes_of_resource)
     )
     includes: Callable[[str], Iterable[str] | None] | None = attrs.field(default=None, kw_only=True)
     dpop: DPoP = attrs.field(factory=DPoP, kw_only=True)

@@ -58,20 +58,16 @@ def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str
             computer or of a private network, while the server is elsewhere.
     """
     parts = split_url(url, name)
-    host = parts.hostname or ""
-    own = urlsplit(server)
+    host, server_host = parts.hostname or "", urlsplit(server).hostname or ""
     if host in trusted_hosts:
         return
-    is_own_origin = (parts.scheme, parts.netloc.lower()) == (own.scheme, own.netloc.lower())
-    is_local = is_loopback_host(host) and is_loopback_host(own.hostname or "")
-    if parts.scheme == "http" and not (is_own_origin or is_local):
+    is_local = is_loopback_host(host) and is_loopback_host(server_host)
+    if parts.scheme == "http" and not (origin_of(url) == origin_of(server) or is_local):
         raise UrlError(
             f"{name} is not encrypted: {url!r} does not begin with https://; trusted_hosts= allows"
             " that"
         )
-    if host == (own.hostname or ""):
-        return
-    if closeness(host) > closeness(own.hostname or ""):
+    if host != server_host and closeness(host) > closeness(server_host):
         raise UrlError(
             f"{name} leads to this computer or a private network, unlike the server: {url!r};"
             " trusted_hosts= allows that"
@@ -155,12 +151,20 @@ def is_resource_of(resource: str, server: str) -> bool:
     path.
     """
     try:
-        own, parts = urlsplit(server), split_url(resource, "the resource")
-        own_port, port = own.port or _PORTS.get(own.scheme), parts.port or _PORTS[parts.scheme]
+        parts, of_server = split_url(resource, "the resource"), urlsplit(server)
+        if authority_of(parts) != authority_of(of_server):
+            return False
     except (UrlError, ValueError):
         return False
-    if (parts.scheme, parts.hostname, port) != (own.scheme, own.hostname, own_port):
+    if parts.query and parts.query != of_server.query:
         return False
-    if parts.query and parts.query != own.query:
-        return False
-    return f"{own.path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
+    return f"{of_server.path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
+
+
+def authority_of(parts: SplitResult) -> tuple[str, str, int | None]:
+    """Return the scheme, the host and the port of a URL; the port may be the scheme's default.
+
+    Raises:
+        ValueError: The port is not a number, or is too large.
+    """
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)

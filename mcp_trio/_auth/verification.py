@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import attrs
 import msgspec
 
-from mcp_trio._auth.fetching import Fetcher, FetchError, authenticated_form, check_url, decoded
+from mcp_trio._auth.fetching import (
+    Fetcher,
+    FetchError,
+    authenticated_form,
+    check_secure_url,
+    decoded,
+)
 from mcp_trio._auth.issuers import (
     Issuer,
     JsonWebKeySet,
@@ -364,7 +370,7 @@ class Introspection:
 
     def __attrs_post_init__(self) -> None:
         if self.endpoint is not None:
-            check_url(self.endpoint)
+            check_secure_url(self.endpoint)
         self._fetcher = Fetcher(client=self.http_client)
         self._issuer = Issuer(url=self.issuer, fetcher=self._fetcher)
         self._cache = TokenCache(self.cache_seconds, self.cache_tokens_max, self.now)

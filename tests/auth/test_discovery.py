@@ -12,7 +12,7 @@ from mcp_trio._auth.challenges import (
     format_challenge,
     parse_challenges,
 )
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_secure_url
 from mcp_trio._auth.metadata import (
     ProtectedResourceMetadata,
     authorization_server_urls,
@@ -301,7 +301,7 @@ async def test_a_server_that_is_away_is_an_error():
     ["https://h/x", "http://localhost:1/x", "http://127.0.0.1/", "http://[::1]:3/"],
 )
 def test_a_url_with_https_or_of_this_machine_is_allowed(url):
-    check_url(url)
+    check_secure_url(url)
 
 
 @pytest.mark.parametrize(
@@ -320,6 +320,6 @@ def test_a_url_with_https_or_of_this_machine_is_allowed(url):
 @pytest.mark.requirement("SEC-03")
 async def test_other_urls_are_not_fetched(url):
     with pytest.raises(ValueError, match="not a"):
-        check_url(url)
+        check_secure_url(url)
     with pytest.raises(FetchError):
         await Fetcher().send("GET", url)

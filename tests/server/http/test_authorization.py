@@ -972,9 +972,9 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
             has_refresh=False,
             ends_at=now + 3600,
         )
-        await endpoints._add("grant", grant, now=now, seconds=900)
+        await endpoints._store("grant", grant, now=now, seconds=900)
         granted = OAuthClient(client_id="c"), "grant", (grant, [])
-        return json.loads((await endpoints._with_tokens(*granted, now)).body)["access_token"]
+        return json.loads((await endpoints._token_response(*granted, now)).body)["access_token"]
 
     good = await token(endpoints, url, clock.now)
     async with httpx2.AsyncClient() as http:
