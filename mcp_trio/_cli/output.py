@@ -255,7 +255,7 @@ def _joined(*facts: str | None) -> str:
 # Progress on stderr: a bar on a terminal, lines elsewhere.
 
 # Faster work shows no bar.
-BAR_DELAY_SECONDS: Final = 1.0
+_BAR_DELAY_SECONDS: Final = 1.0
 # Updating the bar for every line would cost more than reading the line.
 _UPDATE_BYTES: Final = MIB
 
@@ -311,10 +311,10 @@ def _amount(params: ProgressParams) -> str:
 
 
 @contextmanager
-def busy_bar(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, None, None]:
-    """Within this context, show a bar on a terminal if the work takes longer than `seconds`."""
+def busy_bar(text: str) -> Generator[None, None, None]:
+    """Within this context, show a bar on a terminal if the work takes long."""
     if sys.stderr.isatty():
-        with _bar() as bar, _started_after(bar, seconds):
+        with _bar() as bar, _started_after_delay(bar):
             bar.add_task(text, total=None)
             yield
     else:
@@ -323,14 +323,13 @@ def busy_bar(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None
 
 @contextmanager
 def counting_bar(
-    text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS, in_thread: bool = True
+    text: str, total: int, *, in_thread: bool = True
 ) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each step, which a bar on a terminal shows.
 
     Args:
         text: What is done.
         total: The number of steps; if there are more, the bar stays full.
-        seconds: Work that takes less shows no bar.
         in_thread: Whether a thread draws the bar. Without one, for work that forks this process,
             the bar is only drawn by a step.
     """
@@ -348,42 +347,36 @@ def counting_bar(
             bar.advance(task)
             completed = bar.tasks[task].completed
             bar.update(task, total=max(total, completed))
-            if not in_thread and time.monotonic() - begin > seconds:
+            if not in_thread and time.monotonic() - begin > _BAR_DELAY_SECONDS:
                 bar.start()
                 bar.refresh()
 
-        with _started_after(bar, seconds) if in_thread else nullcontext():
+        with _started_after_delay(bar) if in_thread else nullcontext():
             yield advance
 
 
 _Item = TypeVar("_Item")
 
 
-def items_with_bar(
-    items: Iterable[_Item], text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS
-) -> Iterator[_Item]:
-    """Yield the items; on a terminal, count them in a bar if that takes longer than `seconds`."""
-    with counting_bar(text, total, seconds=seconds) as advance:
+def items_with_bar(items: Iterable[_Item], text: str, total: int) -> Iterator[_Item]:
+    """Yield the items; on a terminal, count them in a bar if that takes long."""
+    with counting_bar(text, total) as advance:
         for item in items:
             yield item
             advance()
 
 
 def lines_with_bar(
-    lines: Iterable[bytes],
-    text: str,
-    *,
-    total_bytes: int | None,
-    seconds: float = BAR_DELAY_SECONDS,
+    lines: Iterable[bytes], text: str, *, total_bytes: int | None
 ) -> Iterator[bytes]:
-    """Yield the lines; on a terminal, show the bytes read if that takes longer than `seconds`."""
+    """Yield the lines; on a terminal, show the bytes read if that takes long."""
     if not sys.stderr.isatty():
         yield from lines
         return
 
     from rich.progress import DownloadColumn
 
-    with _bar(DownloadColumn()) as bar, _started_after(bar, seconds):
+    with _bar(DownloadColumn()) as bar, _started_after_delay(bar):
         task = bar.add_task(text, total=total_bytes)
         read_bytes = 0
         for line in lines:
@@ -418,8 +411,8 @@ def _bar(*columns: "ProgressColumn", in_thread: bool = True) -> "Generator[Progr
 
 
 @contextmanager
-def _started_after(bar: "Progress", seconds: float) -> Generator[None, None, None]:
-    timer = threading.Timer(seconds, bar.start)
+def _started_after_delay(bar: "Progress") -> Generator[None, None, None]:
+    timer = threading.Timer(_BAR_DELAY_SECONDS, bar.start)
     timer.daemon = True
     timer.start()
     try:

@@ -18,7 +18,7 @@ import zstandard
 
 import mcp_trio as package
 from mcp_trio import RequestError
-from mcp_trio._cli import main
+from mcp_trio._cli import main, output
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
 from mcp_trio._cli.hosts import HOSTS
 from mcp_trio._cli.options import errors_naming, lines_of
@@ -175,9 +175,10 @@ def slow_lines(count):
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.real_time
-def test_reading_a_long_file_shows_a_bar_with_bytes():
+def test_reading_a_long_file_shows_a_bar_with_bytes(monkeypatch):
+    monkeypatch.setattr(output, "_BAR_DELAY_SECONDS", 0.05)
     with redirect_stderr(Screen()) as screen:
-        read = list(lines_with_bar(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
+        read = list(lines_with_bar(slow_lines(8), "reading it", total_bytes=8 << 20))
     assert len(read) == 8
     assert "reading it" in screen.getvalue()
     assert "/8.4 MB" in screen.getvalue()
@@ -185,19 +186,21 @@ def test_reading_a_long_file_shows_a_bar_with_bytes():
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.real_time
-def test_a_long_wait_shows_a_bar():
-    with redirect_stderr(Screen()) as screen, busy_bar("replaying", seconds=0.02):
+def test_a_long_wait_shows_a_bar(monkeypatch):
+    monkeypatch.setattr(output, "_BAR_DELAY_SECONDS", 0.02)
+    with redirect_stderr(Screen()) as screen, busy_bar("replaying"):
         time.sleep(0.3)
     assert "replaying" in screen.getvalue()
 
 
 @pytest.mark.usefixtures("terminal")
-def test_steps_are_counted_with_a_thread_and_without_one():
+def test_steps_are_counted_with_a_thread_and_without_one(monkeypatch):
+    monkeypatch.setattr(output, "_BAR_DELAY_SECONDS", 0.0)
     for in_thread in (True, False):
         before = set(threading.enumerate())
         with (
             redirect_stderr(Screen()) as screen,
-            counting_bar("sweeping", 3, seconds=0.0, in_thread=in_thread) as advance,
+            counting_bar("sweeping", 3, in_thread=in_thread) as advance,
         ):
             for _ in range(4):
                 advance()
@@ -210,9 +213,10 @@ def test_steps_are_counted_with_a_thread_and_without_one():
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.real_time
-def test_items_are_tracked_by_a_bar():
+def test_items_are_tracked_by_a_bar(monkeypatch):
+    monkeypatch.setattr(output, "_BAR_DELAY_SECONDS", 0.02)
     with redirect_stderr(Screen()) as screen:
-        for _ in items_with_bar(range(3), "scanning", 3, seconds=0.02):
+        for _ in items_with_bar(range(3), "scanning", 3):
             time.sleep(0.1)
     assert "scanning" in screen.getvalue()
     assert "/3" in screen.getvalue()
@@ -229,17 +233,16 @@ def test_quick_work_shows_no_bar():
 
 
 @pytest.mark.usefixtures("terminal")
-def test_without_a_terminal_no_bar_is_shown():
+def test_without_a_terminal_no_bar_is_shown(monkeypatch):
+    monkeypatch.setattr(output, "_BAR_DELAY_SECONDS", 0.0)
     with redirect_stderr(io.StringIO()) as stderr:
         with (
-            busy_bar("replaying", seconds=0.0),
-            counting_bar("sweeping", 2, seconds=0.0) as advance,
+            busy_bar("replaying"),
+            counting_bar("sweeping", 2) as advance,
         ):
             advance()
-        assert list(items_with_bar("ab", "scanning", 2, seconds=0.0)) == ["a", "b"]
-        assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
-            b"a\n"
-        ]
+        assert list(items_with_bar("ab", "scanning", 2)) == ["a", "b"]
+        assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
     assert stderr.getvalue() == ""
 
 
