@@ -1,7 +1,7 @@
 """`mcp-trio completion` prints a shell's completion script; functions that complete arguments."""
 
 import os
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,27 +13,6 @@ if TYPE_CHECKING:
 _PROGRAM: Final = "mcp-trio"
 _VARIABLE: Final = "_MCP_TRIO_COMPLETE"  # as click derives it from the name of the program
 _RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
-
-
-def complete_targets(
-    _: click.Context, __: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """Complete TARGET and SERVER to Python files, without importing any of them."""
-    return list(_files(incomplete, (".py",)))
-
-
-def complete_recordings(
-    _: click.Context, __: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """Complete FILE to recordings."""
-    return list(_files(incomplete, _RECORDING_SUFFIXES))
-
-
-def complete_recordings_and_targets(
-    _: click.Context, __: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """Complete `FILE... TARGET`, in which the shell cannot tell the last FILE from the TARGET."""
-    return list(_files(incomplete, (*_RECORDING_SUFFIXES, ".py")))
 
 
 def complete_hosts(
@@ -51,22 +30,35 @@ def complete_hosts(
     ]
 
 
-def _files(incomplete: str, suffixes: tuple[str, ...]) -> "Iterator[CompletionItem]":
-    """Yield the files with these suffixes; folders are left to the shell, which adds a slash."""
+def _complete_files(
+    _: click.Context, __: click.Parameter, incomplete: str, *, suffixes: tuple[str, ...]
+) -> "list[CompletionItem]":
+    """Complete to files with these suffixes; folders are left to the shell, which adds a slash."""
     from click.shell_completion import CompletionItem
 
     folder, start = os.path.split(incomplete)
     try:
         paths = sorted(Path(folder or ".").expanduser().iterdir())
     except OSError:  # there is no such folder
-        return
+        return []
     matching = [path for path in paths if path.name.startswith(start)]
+    items: list[CompletionItem] = []
     if any(path.is_dir() for path in matching):
-        yield CompletionItem(incomplete, type="dir")
+        items.append(CompletionItem(incomplete, type="dir"))
     for path in matching:
         is_shown = start.startswith(".") or not path.name.startswith(".")
         if path.name.endswith(suffixes) and is_shown and path.is_file():
-            yield CompletionItem(f"{incomplete.removesuffix(start)}{path.name}")
+            items.append(CompletionItem(f"{incomplete.removesuffix(start)}{path.name}"))
+    return items
+
+
+# TARGET and SERVER: no file is imported.
+complete_targets: Final = partial(_complete_files, suffixes=(".py",))
+complete_recordings: Final = partial(_complete_files, suffixes=_RECORDING_SUFFIXES)
+# `FILE... TARGET`, in which the shell cannot tell the last FILE from the TARGET.
+complete_recordings_and_targets: Final = partial(
+    _complete_files, suffixes=(*_RECORDING_SUFFIXES, ".py")
+)
 
 
 @click.command(
