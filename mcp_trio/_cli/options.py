@@ -8,7 +8,7 @@ whether to send telemetry.
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
@@ -17,7 +17,7 @@ import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.output import lines_with_bar
+from mcp_trio._cli.output import echo_error, lines_with_bar
 from mcp_trio._version import __version__
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import MIB
@@ -238,6 +238,21 @@ def files_of(file: str) -> list[str]:
         NoRecordingsError, click.UsageError: As `recordings_on_stdin`.
     """
     return [each.file for each in recordings_on_stdin()] if file == STDIN else [file]
+
+
+def highest_status(files: Iterable[str], check: Callable[[str], int]) -> int:
+    """Return the highest exit status of `check` for one of the files.
+
+    A file that is no recording is reported on stderr, and counts as 2; the others are checked.
+    """
+    statuses: list[int] = []
+    for file in files:
+        try:
+            statuses.append(check(file))
+        except RecordingError as error:
+            echo_error(str(error))
+            statuses.append(2)
+    return max(statuses)
 
 
 def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:

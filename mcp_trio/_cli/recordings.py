@@ -19,6 +19,7 @@ from mcp_trio._cli.options import (
     combined,
     errors_naming,
     files_of,
+    highest_status,
     is_same_recording,
     lines_of,
     overwrite_option,
@@ -40,8 +41,8 @@ from mcp_trio._cli.output import (
 from mcp_trio._cli.timeline import (
     Counts,
     Selection,
-    bound,
     cell_text,
+    parse_bound,
     print_timeline,
     read_rows,
     timeline,
@@ -95,11 +96,15 @@ _selection_options: Final = combined(
         "--from",
         "begin",
         metavar="START",
-        callback=bound,
+        callback=parse_bound,
         help="Nothing before this record (12) or time in seconds (1.5s).",
     ),
     click.option(
-        "--to", "end", metavar="END", callback=bound, help="Nothing after this record or time."
+        "--to",
+        "end",
+        metavar="END",
+        callback=parse_bound,
+        help="Nothing after this record or time.",
     ),
 )
 
@@ -367,16 +372,7 @@ def check_command(context: click.Context, /, file: str, key: str | None) -> None
         context.exit(1 if audit.problems else 0)
     if key is not None:
         raise click.UsageError("--key is for audit logs")
-    if file != STDIN:
-        context.exit(_check_recording(file))
-    statuses: list[int] = []
-    for each in files_of(file):
-        try:
-            statuses.append(_check_recording(each))
-        except RecordingError as error:  # the others are checked
-            echo_error(str(error))
-            statuses.append(2)
-    context.exit(max(statuses))
+    context.exit(highest_status(files_of(file), _check_recording))
 
 
 def _check_recording(file: str) -> int:

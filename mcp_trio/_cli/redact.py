@@ -19,6 +19,7 @@ from mcp_trio._cli.options import (
     check_overwrites_nothing,
     errors_naming,
     files_of,
+    highest_status,
     is_same_recording,
     overwrite_option,
     read_key,
@@ -132,7 +133,7 @@ def redact_command(
     redaction = _redaction(**rules)
     key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
     if file != STDIN:
-        target = _output_file(file, output, in_place=in_place)
+        target = _target_file(file, output, in_place=in_place)
         if target is not None and not in_place:
             check_overwrites_nothing(target, overwrite=overwrite)
         context.exit(_redact(file, target, redaction, key_bytes, in_place=in_place))
@@ -149,7 +150,7 @@ def redact_command(
     for each in files:
         try:
             out = None if output is None else os.fspath(Path(output, Path(each).name))
-            target = _output_file(each, out, in_place=in_place)
+            target = _target_file(each, out, in_place=in_place)
             if out is not None:
                 check_overwrites_nothing(out, overwrite=overwrite)
             redacted = _redact(each, target, redaction, key_bytes, in_place=in_place)
@@ -213,7 +214,13 @@ def _report_remaining(remaining: "Sequence[RemainingSecret]") -> None:
     )
 
 
-def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None:
+def _target_file(file: str, output: str | None, *, in_place: bool) -> str | None:
+    """Return the file to write, OUT or the recording itself; None for stdout.
+
+    Raises:
+        click.UsageError: OUT and --in-place contradict each other or the recording, or a session is
+            still being recorded to it.
+    """
     if not in_place:
         if output and is_same_recording(output, file):
             raise click.UsageError("OUT is the recording itself: use --in-place to replace it")
@@ -342,14 +349,7 @@ Examples:
 @click.pass_context
 def scan_command(context: click.Context, /, files: tuple[str, ...]) -> None:
     """Look for likely secrets in each recording FILE, and print where they are."""
-    statuses: list[int] = []
-    for file in chain.from_iterable(map(files_of, files)):
-        try:
-            statuses.append(_scan(file))
-        except RecordingError as error:
-            echo_error(str(error))
-            statuses.append(2)
-    context.exit(max(statuses))
+    context.exit(highest_status(chain.from_iterable(map(files_of, files)), _scan))
 
 
 def _scan(file: str) -> int:

@@ -162,7 +162,7 @@ class _Session:
     """The requests of one session so far."""
 
     counts: Counts
-    by_client: bool = False
+    is_of_client: bool = False  # the client recorded the session
     by_id: dict[_RequestKey, _SentRequest] = attrs.field(factory=dict[_RequestKey, _SentRequest])
     by_progress_token: dict[_RequestKey, _SentRequest] = attrs.field(
         factory=dict[_RequestKey, _SentRequest]
@@ -177,7 +177,7 @@ class _Session:
     def message_rows(self, record: Record) -> list[Row]:
         """Return a row for each message; before those of a batch, one for the batch."""
         raw, envelope = body_bytes(record) or b"", record.envelope or {}
-        direction = _DIRECTIONS[self.by_client, record.kind]
+        direction = _DIRECTIONS[self.is_of_client, record.kind]
         if "part" in envelope:  # a proxy saw a line that is too long, and forwarded it in parts
             rows = [Row(what=f"part {envelope['part']} of a line")]
         elif not raw.strip():
@@ -313,7 +313,7 @@ class _Session:
         match record.kind:
             case "open":
                 opened = decode_body(record, OpenBody)
-                self.by_client = opened.role == "client"
+                self.is_of_client = opened.role == "client"
                 note = f"role {opened.role}, {opened.transport}, {opened.started}"
                 return Row(what=f"{opened.name} {opened.version}", note=note)
             case "cxl":
@@ -388,7 +388,7 @@ class Timeline:
         """Yield the rows of the next record, and count them."""
         sessions, counts = self._sessions, self._counts
         if record.channel not in sessions:  # request ids are unique within a session only
-            sessions[record.channel] = _Session(counts, by_client=sessions[0].by_client)
+            sessions[record.channel] = _Session(counts, is_of_client=sessions[0].is_of_client)
         session = sessions[record.channel]
         counts.records += 1
         if record.kind in {"in", "out"}:
@@ -434,7 +434,7 @@ class Bound(msgspec.Struct, frozen=True):
         return row.record or 0
 
 
-def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | None:
+def parse_bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | None:
     """Parse a bound: `12` is a record, `1.5s` a time."""
     if text is None:
         return None
@@ -554,7 +554,7 @@ _METHOD_COLUMNS: Final = (
 
 
 @attrs.define
-class _Exchange:
+class Exchange:
     """A request, and how it ended."""
 
     method: str
@@ -572,15 +572,15 @@ class _Exchange:
         return self.was_cancelled_by_peer or has_stopped
 
 
-def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
+def exchanges(rows: Iterable[Row]) -> list[Exchange]:
     """Return the requests of a timeline, in order; those of a batch are distinguished by id."""
-    by_record: dict[int, dict[int | str | None, _Exchange]] = {}
+    by_record: dict[int, dict[int | str | None, Exchange]] = {}
     for row in rows:
         if row.request is None:
             continue
         by_id = by_record.setdefault(row.request, {})
         if row.record == row.request:
-            by_id[row.id] = _Exchange(row.method or "", row.what, row.request)
+            by_id[row.id] = Exchange(row.method or "", row.what, row.request)
         elif row.id in by_id or len(by_id) == 1:
             exchange = by_id.get(row.id) or next(iter(by_id.values()))
             if row.outcome == "cancelled":
@@ -593,9 +593,9 @@ def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
     return [exchange for by_id in by_record.values() for exchange in by_id.values()]
 
 
-def method_lines(found: Iterable[_Exchange]) -> list[Line]:
+def method_lines(found: Iterable[Exchange]) -> list[Line]:
     """Return a line for each method, the most frequent first."""
-    by_method: dict[str, list[_Exchange]] = {}
+    by_method: dict[str, list[Exchange]] = {}
     for exchange in found:
         by_method.setdefault(exchange.method, []).append(exchange)
     groups = sorted(by_method.values(), key=len, reverse=True)
@@ -615,7 +615,7 @@ def method_lines(found: Iterable[_Exchange]) -> list[Line]:
     return lines
 
 
-def slowest(found: Iterable[_Exchange]) -> str:
+def slowest(found: Iterable[Exchange]) -> str:
     """Return the slowest answered requests in one line; empty if there are none."""
     answered = [(each.took_ms, each) for each in found if each.took_ms is not None]
     answered.sort(key=lambda pair: pair[0], reverse=True)
