@@ -14,7 +14,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._client.subscriptions import notifications_in
+from mcp_trio._client.subscriptions import LISTS, notifications_in
 from mcp_trio._protocol.client_features import (
     OpenElicitations,
     forbidden_tool_use,
@@ -107,7 +107,6 @@ _METHOD_OF_CALLBACK: Final = {
     "roots": "roots/list",
 }
 _MODES: Final = frozenset({"form", "url"})
-_LISTS: Final = ("tools", "resources", "prompts")
 
 
 def checked_roots(roots: object) -> list[Root]:
@@ -425,7 +424,7 @@ _NOTIFICATIONS: Final[dict[str, Callable[[ClientApplication, Any], Awaitable[Non
     RESOURCE_UPDATED: lambda application, params: (
         None if application.resource_updated is None else application.resource_updated(params)
     ),
-    **{f"notifications/{kind}/list_changed": partial(_call_list_changed, kind) for kind in _LISTS},
+    **{method: partial(_call_list_changed, kind) for kind, (_, method) in LISTS.items()},
 }
 
 

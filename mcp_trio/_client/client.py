@@ -240,9 +240,9 @@ class GroupOptions(_SharedOptions, total=False):
 def _unknown_argument(method: str, options: CallOptions) -> TypeError:
     """Return the error for an unknown option, which may be an argument of the tool or prompt."""
     name = next(each for each in options if each not in _CALL_OPTIONS)
-    known = {*_CALL_OPTIONS, "raise_tool_errors", "result_type"}
-    if method == "get_prompt":
-        known = set(_CALL_OPTIONS)
+    known = set(_CALL_OPTIONS)
+    if method == "call_tool":
+        known |= {"raise_tool_errors", "result_type"}
     advice = f"arguments must be a dict: {method}(name, {{{name!r}: …}})"
     return unknown_option("Client", method, name, known, otherwise=advice)
 

@@ -166,11 +166,7 @@ class Connected(NamedTuple):
 
 
 async def open_target(
-    target: Target,
-    *,
-    process: ProcessOptions = NO_PROCESS_OPTIONS,
-    web: WebOptions = NO_WEB_OPTIONS,
-    limits: Limits,
+    target: Target, *, process: ProcessOptions, web: WebOptions, limits: Limits
 ) -> Connected:
     """Open a channel to `target`, which the caller owns.
 

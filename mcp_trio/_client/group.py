@@ -125,14 +125,17 @@ class ClientGroup:
         self._is_opened_once = self._is_open = True
         try:
             for name, target in self.servers.items():
-                self._clients[name] = self._client(name, target)
+                self._clients[name] = self._new_client(name, target)
             clients = dict(self._clients)
             await call_concurrently(clients, lambda name: clients[name].__aenter__(), note=_NOTE)
         except Exception:
             await self.aclose()
             raise
         except BaseException:
-            self._begin_close()
+            self._is_open = False
+            for client in self._clients.values():
+                # A part of `aclose`, without the wait.
+                client._begin_close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             raise
         return self
 
@@ -163,7 +166,7 @@ class ClientGroup:
         if not self._is_open:
             raise ConnectionLost("the group was closed")
         self._check_name(name, self._clients)
-        client = self._clients[name] = self._client(name, target)
+        client = self._clients[name] = self._new_client(name, target)
         try:
             return await client.__aenter__()
         except BaseException:
@@ -413,7 +416,7 @@ class ClientGroup:
                 logger.debug("the server %r answered with an error: %s", name, error)
         return await ask(self[last])
 
-    def _client(self, name: str, target: Target) -> Client:
+    def _new_client(self, name: str, target: Target) -> Client:
         options: dict[str, Any] = {
             option: partial(value, name) if callable(value) else value
             for option, value in self._options.items()
@@ -433,12 +436,6 @@ class ClientGroup:
             await client.aclose()
         finally:
             self._closing.discard(client)
-
-    def _begin_close(self) -> None:
-        self._is_open = False
-        for client in self._clients.values():
-            # A part of `aclose`, without the wait.
-            client._begin_close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _joined(lists: Mapping[str, list[Item]]) -> list[Item]:

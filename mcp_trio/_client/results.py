@@ -57,7 +57,7 @@ def get_prompt_params(name: str, arguments: Mapping[str, Any] | None) -> types.G
 
 
 def complete_params(
-    ref: types.Reference | str, argument: str, value: str, context: Mapping[str, str] | None = None
+    ref: types.Reference | str, argument: str, value: str, context: Mapping[str, str] | None
 ) -> types.CompleteParams:
     """Return the params of `completion/complete`."""
     return types.CompleteParams(

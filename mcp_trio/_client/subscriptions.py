@@ -194,8 +194,7 @@ class SubscriptionStream:
     def end(self) -> None:
         """Cancel the request at the server, if it is open."""
         self._was_ended = True
-        if not self._is_request_closed:
-            self._close_request()
+        self._close_request()
         self._running.cancel()
 
     async def run(self) -> None:
@@ -290,14 +289,14 @@ class SubscriptionStream:
         try:
             await self._wait_for_acknowledgement(seconds)
         except BaseException:
-            if not self._is_request_closed:
-                self._close_request()
+            self._close_request()
             raise
         self.interruption = ""
 
     def _close_request(self) -> None:
-        self._is_request_closed = True
-        self._session.close_subscription(self._call)
+        if not self._is_request_closed:
+            self._is_request_closed = True
+            self._session.close_subscription(self._call)
 
     async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
         limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds
