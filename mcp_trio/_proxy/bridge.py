@@ -28,7 +28,13 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._client.connect import ProcessOptions, WebOptions, is_http_target, open_target
+from mcp_trio._client.connect import (
+    NO_PROCESS_OPTIONS,
+    ProcessOptions,
+    WebOptions,
+    is_http_target,
+    open_target,
+)
 from mcp_trio._jsonrpc.messages import Request
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._proxy.forwarders import (
@@ -266,9 +272,8 @@ class Upstream:
         Raises:
             ConnectionLost: The connection cannot be opened.
         """
-        process, web = ProcessOptions(), WebOptions(headers=self.headers or None)
-        if not isinstance(self.target, str):
-            process = _WITH_ENVIRONMENT
+        process = NO_PROCESS_OPTIONS if isinstance(self.target, str) else _WITH_ENVIRONMENT
+        web = WebOptions(headers=self.headers or None)
         return (await open_target(self.target, process=process, web=web, limits=limits)).channel
 
 
@@ -341,10 +346,9 @@ def run_bridge(
     downstream: Downstream,
     upstream: Upstream,
     *,
-    record: RecordOptions | None = None,
+    record: RecordOptions | None,
     report_url: Callable[[str], None],
-    limits: Limits = DEFAULT_LIMITS,
-    tracer: "Tracer | None" = None,
+    tracer: "Tracer | None",
 ) -> int:
     """Run a proxy until its only client or the server ends, or a signal arrives.
 
@@ -372,7 +376,7 @@ def run_bridge(
 
         make_spans = partial(RequestSpans, tracer=tracer, upstream_transport=upstream.transport)
     if downstream.kind == "stdio" and not isinstance(target, str) and make_spans is None:
-        return run_stdio_proxy(target, record=record, limits=limits)
+        return run_stdio_proxy(target, record)
     if downstream.kind == "http" and isinstance(target, str) and is_http_target(target):
         return run_http_proxy(
             downstream.listen,
@@ -380,21 +384,17 @@ def run_bridge(
             record=record,
             report_url=report_url,
             headers=upstream.headers,
-            limits=limits,
             make_spans=make_spans,
         )
     if downstream.kind == "stdio":
-        return trio.run(_run_stdio, upstream, record, limits, make_spans)
-    return trio.run(_run_listening, downstream, upstream, record, report_url, limits, make_spans)
+        return trio.run(_run_stdio, upstream, record, make_spans)
+    return trio.run(_run_listening, downstream, upstream, record, report_url, make_spans)
 
 
 async def _run_stdio(
-    upstream: Upstream,
-    record: RecordOptions | None,
-    limits: Limits,
-    make_spans: MakeSpans | None,
+    upstream: Upstream, record: RecordOptions | None, make_spans: MakeSpans | None
 ) -> int:
-    parent_pid = os.getppid()
+    parent_pid, limits = os.getppid(), DEFAULT_LIMITS
     async with recording_for_sessions(record, is_sole=True) as recording:
         journal = start_message_journal(
             recording, transport="stdio", name=upstream.name, limits=limits, make_spans=make_spans
@@ -431,9 +431,9 @@ async def _run_listening(
     upstream: Upstream,
     record: RecordOptions | None,
     report_url: Callable[[str], None],
-    limits: Limits,
     make_spans: MakeSpans | None,
 ) -> int:
+    limits = DEFAULT_LIMITS
     async with recording_for_sessions(record) as recording:
         start_journal = partial(
             start_message_journal,

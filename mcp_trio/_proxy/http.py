@@ -151,18 +151,18 @@ class OpenRecording:
     """A recording that is being written.
 
     Attributes:
+        is_common: Whether it takes exchanges that belong to no session.
         key: The session id, or the URL of a session of 2024-11-05; None before there is one, and
             for a common recording.
-        is_common: Whether it takes exchanges that belong to no session.
         is_over: Whether its session has ended.
         exchanges: The number of exchanges in progress.
         events: The ids of the latest events.
     """
 
     journal: MessageJournal
-    key: str | None = None
     is_common: bool = False
-    is_over: bool = False
+    key: str | None = attrs.field(default=None, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
     exchanges: int = attrs.field(default=0, init=False)
     events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
     _in_flight: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
@@ -409,7 +409,7 @@ class ProxiedExchange:
 
     async def _forward_response(self, response: httpx2.Response) -> None:
         try:
-            headers = self._response_headers(response)
+            headers = self._headers_for_client(response)
         except ValueError as error:
             await self._reject(
                 f"{self.endpoint_client.name} sent a response that is not valid HTTP: {error}"
@@ -446,13 +446,16 @@ class ProxiedExchange:
             else:
                 await self._reject(loss)
 
-    def _response_headers(self, response: httpx2.Response) -> Headers:
-        """Return the headers for the client; raise `ValueError` if the response is not valid."""
+    def _headers_for_client(self, response: httpx2.Response) -> Headers:
+        """Return the headers of a response to forward, with a `Location` at the proxy.
+
+        Raises:
+            ValueError: The response is not valid in HTTP.
+        """
         if response.status_code not in _FINAL_STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
         headers: list[tuple[str, str]] = []
         for name, value in response_headers(response):
-            # A `Location` at the server becomes one at the proxy.
             url = self.endpoint_client.same_origin(value) if name == "location" else None
             headers.append((name, value if url is None else url.raw_path.decode()))
         return headers
@@ -760,9 +763,8 @@ def run_http_proxy(
     *,
     record: RecordOptions | None,
     report_url: Callable[[str], None],
-    headers: Mapping[str, str] = NO_HEADERS,
-    limits: Limits = DEFAULT_LIMITS,
-    make_spans: MakeSpans | None = None,
+    headers: Mapping[str, str],
+    make_spans: MakeSpans | None,
 ) -> int:
     """Run a proxy to the server at `url`, and record it, until a signal arrives.
 
@@ -778,8 +780,7 @@ def run_http_proxy(
         OSError: The address cannot be bound.
         ValueError: An option for the host check or the token is invalid, or `url` is no HTTP URL.
     """
-    parsed = parsed_url(url)
-    return trio.run(_run, listen, parsed, record, report_url, headers, limits, make_spans)
+    return trio.run(_run, listen, parsed_url(url), record, report_url, headers, make_spans)
 
 
 async def _run(
@@ -788,9 +789,9 @@ async def _run(
     record: RecordOptions | None,
     report_url: Callable[[str], None],
     headers: Mapping[str, str],
-    limits: Limits,
     make_spans: MakeSpans | None,
 ) -> int:
+    limits = DEFAULT_LIMITS
     endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
     async with (
         endpoint_client.http,

@@ -203,9 +203,9 @@ class MessageJournal:
         self.counts["malformed"] += not is_accepted
         record = self.record_bytes(direction, data, envelope=envelope, embed=is_accepted)
         if self.spans is not None and direction == "in":
-            self.spans.recorded(messages, record)
+            self.spans.add_record(messages, record)
         elif self.spans is not None:
-            self.spans.answered(data, messages)
+            self.spans.end_answered(data, messages)
         for message in messages:
             if direction == "in":
                 self._note_sent(message)
@@ -465,7 +465,7 @@ def start_message_journal(
 
 @asynccontextmanager
 async def recording_for_sessions(
-    record: str | PathLike[str] | RecordOptions | None,
+    record: RecordOptions | None,
     *,
     is_sole: bool = False,
     has_http_headers: bool = False,
@@ -481,7 +481,7 @@ async def recording_for_sessions(
         RecordingError: The file is not empty; or the folder of the policy cannot be used.
         ValueError: The policy has a rule that this proxy cannot follow.
     """
-    if isinstance(record, RecordOptions) and record.is_policy:
+    if record is not None and record.is_policy:
         from mcp_trio._catalogue.maintenance import run_policy
         from mcp_trio._recorder.policy import RecordPolicy
 

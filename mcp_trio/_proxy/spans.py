@@ -113,7 +113,7 @@ class RequestSpans:
         params["_meta"] = Raw(msgspec.json.encode(meta))
         return msgspec.json.encode(_members(Raw(encoded)) | {"params": params})
 
-    def recorded(self, messages: Sequence[Message], record: int) -> None:
+    def add_record(self, messages: Sequence[Message], record: int) -> None:
         """Add the record of a message or batch of the client to its spans; end cancelled ones."""
         recorder = self.recorder
         for message in messages:
@@ -124,7 +124,7 @@ class RequestSpans:
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self.end(reference_of(message), _CANCELLED)
 
-    def answered(self, data: bytes, messages: Sequence[Message]) -> None:
+    def end_answered(self, data: bytes, messages: Sequence[Message]) -> None:
         """End the spans of the requests that a message or batch of the server answers."""
         parts = messages_in(data)
         if len(parts) != len(messages):  # a batch that is malformed as a whole

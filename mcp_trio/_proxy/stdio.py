@@ -172,17 +172,11 @@ class StdioProxy:
         scope.cancel()
 
 
-def run_stdio_proxy(
-    command: Sequence[str],
-    *,
-    record: str | os.PathLike[str] | RecordOptions | None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> int:
+def run_stdio_proxy(command: Sequence[str], record: RecordOptions | None) -> int:
     """Run `command` as the server for the host on stdin and stdout, and record both.
 
-    Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` is a
-    new or empty file, or a folder, in which this session gets a file, with or without options, or a
-    `RecordPolicy`; None records nothing.
+    Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` has a
+    new or empty file, or a folder, in which this session gets a file; None records nothing.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
@@ -193,7 +187,7 @@ def run_stdio_proxy(
         ConnectionLost: The command could not be started; the text says why.
         ValueError: The policy has a rule that a proxy cannot follow.
     """
-    return shell_status(trio.run(_run, command, record, limits))
+    return shell_status(trio.run(_run, command, record))
 
 
 def shell_status(exit_status: int | None) -> int:
@@ -203,10 +197,8 @@ def shell_status(exit_status: int | None) -> int:
     return exit_status if exit_status >= 0 else SIGNAL_STATUS_BASE - exit_status
 
 
-async def _run(
-    command: Sequence[str], record: str | os.PathLike[str] | RecordOptions | None, limits: Limits
-) -> int | None:
-    parent_pid = os.getppid()
+async def _run(command: Sequence[str], record: RecordOptions | None) -> int | None:
+    parent_pid, limits = os.getppid(), DEFAULT_LIMITS
     async with recording_for_sessions(record, is_sole=True) as recording:
         journal = start_line_journal(recording, command, limits=limits)
         host_in, host_out = (
