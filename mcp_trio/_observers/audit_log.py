@@ -67,6 +67,7 @@ _DIGEST: Final = b',"digest":"'
 _ARGUMENTS_BYTES_MAX: Final = 16_384
 _TAIL_BYTES: Final = 1 << 20
 _HEAD_BYTES: Final = 256
+_KEY_BYTES_MIN: Final = 16
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW | WRITE_FLAGS
 
 
@@ -104,6 +105,11 @@ def _head_mac(lines: int, digest: str, key: bytes | None) -> str:
 def _content_of(line: bytes) -> bytes:
     """Return the part of a line of which it has the digest."""
     return line.rpartition(_DIGEST)[0]
+
+
+def _check_key(_log: object, _field: object, key: bytes | None) -> None:
+    if key is not None and len(key) < _KEY_BYTES_MIN:
+        raise ValueError(f"the key of an audit log needs at least {_KEY_BYTES_MIN} bytes")
 
 
 @attrs.define(eq=False)
@@ -144,7 +150,7 @@ class AuditLog:
     """
 
     path: str | os.PathLike[str]
-    key: bytes | None = attrs.field(default=None, kw_only=True, repr=False)
+    key: bytes | None = attrs.field(default=None, kw_only=True, repr=False, validator=_check_key)
     redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
     sync: bool = attrs.field(default=False, kw_only=True)
     file_bytes_max: int = attrs.field(
@@ -165,7 +171,6 @@ class AuditLog:
     _schemas: Mapping[str, Any] = attrs.field(factory=dict[str, Any], init=False)
 
     def __attrs_post_init__(self) -> None:
-        check_key(self.key)
         self._full_at = self.file_bytes_max
         self._redactor = self._new_redactor()
 
@@ -404,19 +409,6 @@ class AuditLog:
 def _redacted_arguments(redactor: Redactor | None, message: bytes) -> Any:
     assert redactor is not None
     return msgspec.json.decode(redactor.redact("in", message))["params"].get("arguments")
-
-
-_KEY_BYTES_MIN: Final = 16
-
-
-def check_key(key: bytes | None) -> None:
-    """Check the length of a key.
-
-    Raises:
-        ValueError: The key is too short.
-    """
-    if key is not None and len(key) < _KEY_BYTES_MIN:
-        raise ValueError(f"the key of an audit log needs at least {_KEY_BYTES_MIN} bytes")
 
 
 def _read_head(content: bytes) -> _Head | None:

@@ -34,8 +34,8 @@ from mcp_trio._session.observing import (
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 
-# The characters of a text that the peer chooses, such as the name of a tool.
-_PEER_CHARS_MAX: Final = 1000
+PEER_CHARS_MAX: Final = 1000
+"""The characters of a text that the peer chooses, such as the name of a tool."""
 
 # The members of a line that come from the request during which it was logged.
 _FACTS: Final = "mcp_trio_facts"
@@ -56,7 +56,7 @@ def facts_of(activity: Activity) -> dict[str, Any]:
 
 
 def _bounded(value: str | int | None) -> str | int | None:
-    return shortened(value, _PEER_CHARS_MAX) if isinstance(value, str) else value
+    return shortened(value, PEER_CHARS_MAX) if isinstance(value, str) else value
 
 
 def path_for_process(path: str | os.PathLike[str]) -> str:

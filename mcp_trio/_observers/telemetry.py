@@ -39,6 +39,7 @@ except ImportError as error:
     ) from error
 
 from mcp_trio._journal.texts import shortened
+from mcp_trio._observers.request_log import PEER_CHARS_MAX
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.observing import (
     Activity,
@@ -72,9 +73,6 @@ _TARGETS: Final[Mapping[str, str]] = {
     "prompts/get": "gen_ai.prompt.name",
 }
 _URI: Final = "mcp.resource.uri"
-
-# The characters of a text that the peer chooses, such as the name of a tool.
-_PEER_CHARS_MAX: Final = 1000
 
 # The methods of HTTP that may be part of a span's name, and the endpoints whose requests have no
 # spans: monitoring systems ask them every few seconds.
@@ -227,7 +225,7 @@ class Telemetry:
                 self._tracer.start_span,
                 f"{'HTTP' if method == '_OTHER' else method} {activity.route}".rstrip(),
                 kind=SpanKind.SERVER,
-                attributes=attributes | {"url.path": shortened(activity.path, _PEER_CHARS_MAX)},
+                attributes=attributes | {"url.path": shortened(activity.path, PEER_CHARS_MAX)},
                 start_time=time.time_ns(),
             )
             context = propagate.extract(activity.trace, context=Context())
@@ -277,7 +275,7 @@ class Telemetry:
 
     def _begin_message(self, activity: Activity) -> End:
         is_request = activity.kind == "request"
-        attributes = _attributes_of(activity)
+        attributes = _attributes_at_begin(activity)
         context: Context | None = None
         links: list[Link] = []
         if is_request:
@@ -325,7 +323,7 @@ class Telemetry:
         name: str,
         outcome: Outcome,
     ) -> None:
-        ended = _ending(activity, outcome)
+        ended = _attributes_at_end(activity, outcome)
         end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
@@ -386,14 +384,14 @@ def request_attributes(
     method: str, target: str, request_id: RequestId | None, protocol_version: str | None
 ) -> dict[str, Any]:
     """Return the attributes of a request, as the conventions name them."""
-    attributes: dict[str, Any] = {"mcp.method.name": shortened(method, _PEER_CHARS_MAX) or "_OTHER"}
-    target = shortened(target, _PEER_CHARS_MAX)
+    attributes: dict[str, Any] = {"mcp.method.name": shortened(method, PEER_CHARS_MAX) or "_OTHER"}
+    target = shortened(target, PEER_CHARS_MAX)
     if target:
         attributes[_TARGETS.get(method, _URI)] = target
     if method == "tools/call":
         attributes["gen_ai.operation.name"] = "execute_tool"
     if request_id is not None:
-        attributes["jsonrpc.request.id"] = shortened(str(request_id), _PEER_CHARS_MAX)
+        attributes["jsonrpc.request.id"] = shortened(str(request_id), PEER_CHARS_MAX)
     if protocol_version is not None:
         attributes["mcp.protocol.version"] = protocol_version
     return attributes
@@ -449,8 +447,8 @@ def end_span(span: Span, attributes: Mapping[str, Any], outcome: Outcome) -> Non
     span.end()
 
 
-def _attributes_of(activity: Activity) -> dict[str, Any]:
-    """Return the attributes of a request or call that are known at its begin."""
+def _attributes_at_begin(activity: Activity) -> dict[str, Any]:
+    """Return the attributes of a request or call that are known when it begins."""
     peer, channel = activity.peer, activity.session.channel
     attributes = request_attributes(
         activity.name,
@@ -464,8 +462,8 @@ def _attributes_of(activity: Activity) -> dict[str, Any]:
     )
 
 
-def _ending(activity: Activity, outcome: Outcome) -> dict[str, Any]:
-    """Return the attributes that are known at the end."""
+def _attributes_at_end(activity: Activity, outcome: Outcome) -> dict[str, Any]:
+    """Return the attributes of a request or call that are known only when it ends."""
     attributes: dict[str, Any] = {}
     if activity.kind == "call":  # its id and its record are known since it was sent
         if activity.request_id is not None:
