@@ -128,6 +128,10 @@ class RedisConnection:
             self._remove_oldest()
         self._wakeup_posted.wake()
 
+    def post_expiry(self, key: str, seconds: float) -> None:
+        """Let Redis forget a key after some seconds, counted from when the command is executed."""
+        self.post(lambda pipeline: pipeline.expire(key, expiry_of(seconds)))
+
     def _remove_oldest(self) -> None:
         self._posted_bytes -= self._posted.popleft().size
         self._removed_count += 1

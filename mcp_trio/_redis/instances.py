@@ -408,27 +408,24 @@ class RedisInstance:
         if self._is_stale:
             self._is_stale = False
             await self._restore()
-        inbox, taken = (self._connection.key(kind, self.name) for kind in ("inbox", "taken"))
-        seconds = expiry_of(self._lease_seconds * _INBOX_LEASES)
-        self._connection.post(
-            lambda pipeline: pipeline.sadd(self._connection.key("instances"), [self.name]),
-            lambda pipeline: pipeline.expire(inbox, seconds),
-            lambda pipeline: pipeline.expire(taken, seconds),
-        )
+        instances = self._connection.key("instances")
+        self._connection.post(lambda pipeline: pipeline.sadd(instances, [self.name]))
+        for kind in ("inbox", "taken"):
+            self._post_inbox_expiry(self._connection.key(kind, self.name))
         if trio.current_time() >= self._next_session_renewal:
             pause_seconds = self._session_seconds / _RENEWALS_PER_SESSION
             self._next_session_renewal = trio.current_time() + pause_seconds
             for session_id in self._sessions:
                 for kind in _SESSION_KEYS:
-                    self._post_expiry(self._connection.key(kind, session_id))
+                    key = self._connection.key(kind, session_id)
+                    self._connection.post_expiry(key, self._session_seconds)
         for name, link in self._links.items():
             if link.received > link.confirmed:
                 self._post_message(name, link, 0, b"")
         await self._watch_peers()
 
-    def _post_expiry(self, key: str) -> None:
-        seconds = expiry_of(self._session_seconds)
-        self._connection.post(lambda pipeline: pipeline.expire(key, seconds))
+    def _post_inbox_expiry(self, key: str) -> None:
+        self._connection.post_expiry(key, self._lease_seconds * _INBOX_LEASES)
 
     async def _restore(self) -> None:
         """Write again what Redis may have lost; lose the sessions that others have taken."""
@@ -506,23 +503,22 @@ class RedisInstance:
         self._post_message(to, link, link.sent, message)
 
     def _post_message(self, to: str, link: _Link, number: int, message: bytes) -> None:
-        key, seconds = self._connection.key("inbox", to), self._lease_seconds
+        key = self._connection.key("inbox", to)
         link.confirmed = link.received
         entry = _encode(_Entry(self.name, link.epoch, number, link.received, message))
         self._connection.post(lambda pipeline: pipeline.xadd(key, {"m": entry}), size=len(entry))
         if number <= 1:  # The inbox of an instance that is lost must not stay for ever.
-            expire = expiry_of(seconds * _INBOX_LEASES)
-            self._connection.post(lambda pipeline: pipeline.expire(key, expire))
+            self._post_inbox_expiry(key)
 
     async def take_messages(self) -> NoReturn:
         """Take the messages of other instances until cancelled."""
         key = self._connection.key("inbox", self.name)
         while True:
             entries = await self._connection.next_entries(key, "0-0")
-            while not await self._take_once(key, entries):
+            while not await self._take_batch(key, entries):
                 await trio.lowlevel.checkpoint()
 
-    async def _take_once(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
+    async def _take_batch(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
         """Delete messages and act on them; return False if Redis is unavailable.
 
         Cancellation between the two would lose the messages: for the sender, a deleted message has
@@ -543,11 +539,12 @@ class RedisInstance:
             taken = await self._connection.evaluate(_TAKE_MESSAGES, keys, *args)
             for entry, is_taken in zip(decoded, taken, strict=True):
                 if is_taken:
-                    self._take(entry)
+                    self._receive(entry)
             return True
         return False
 
-    def _take(self, entry: _Entry) -> None:
+    def _receive(self, entry: _Entry) -> None:
+        """Take note of what a message confirms, and pass it on if it is the next of its sender."""
         link = self._links.setdefault(entry.sender, _Link())
         epoch, confirmed = entry.confirmed
         while epoch == link.epoch and link.unconfirmed and link.unconfirmed[0][0] <= confirmed:

@@ -23,7 +23,7 @@ from coredis import PureToken, Redis
 
 from mcp_trio._protocol.shares import Rate
 from mcp_trio._protocol.stores import MemoryEventStore
-from mcp_trio._redis.connection import RedisConnection, expiry_of, open_connection
+from mcp_trio._redis.connection import RedisConnection, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio._server.instances import StoreUnavailableError
@@ -75,7 +75,7 @@ class RedisEvents:
         stream = self._buffer.open_stream()
         key, ids = self._connection.key("streams", self._session_id), _encode(list(request_ids))
         self._connection.post(lambda pipeline: pipeline.hset(key, {str(stream): ids}))
-        self._post_expiry(key)
+        self._connection.post_expiry(key, self._limits.http.session_idle_seconds)
         return stream
 
     def keep(self, stream: int, data: bytes) -> str:
@@ -98,7 +98,7 @@ class RedisEvents:
         key, encoded = self._connection.key("events", self._session_id), _encode(events)
         self._count(encoded)
         self._connection.append(key, encoded, entries_max=len(self._sizes))
-        self._post_expiry(key)
+        self._connection.post_expiry(key, self._limits.http.session_idle_seconds)
 
     def _count(self, encoded: bytes) -> None:
         """Note the size of the newest entry, and leave out the oldest that exceed the limits."""
@@ -109,10 +109,6 @@ class RedisEvents:
             len(self._sizes) > http.events_kept_max or self._size > http.events_kept_bytes_max
         ):
             self._size -= self._sizes.popleft()
-
-    def _post_expiry(self, key: str) -> None:
-        seconds = expiry_of(self._limits.http.session_idle_seconds)
-        self._connection.post(lambda pipeline: pipeline.expire(key, seconds))
 
     def after(self, event_id: str) -> tuple[int, Sequence[tuple[str, bytes]]]:
         """Return the number of an event's stream, and the ids and data of all events after it.

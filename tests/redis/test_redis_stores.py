@@ -525,7 +525,7 @@ async def test_a_slow_instance_does_not_act_on_messages_that_were_withdrawn(stal
         key, entries = await inbox(two)  # it has read the message, and does not go on
         one._lose(two.name, one._links[two.name])
         assert set(await one.unread(two.name)) == {b"withdrawn"}
-        assert await two._take_once(key, entries)
+        assert await two._take_batch(key, entries)
         assert handler.received == []
         one.send(two.name, b"later")
         await one.settle()
@@ -553,7 +553,7 @@ async def test_a_slow_instance_breaks_off_what_it_had_in_progress(stalled):
 async def until_taken(instance, handler):
     async def has_taken():
         key, entries = await inbox(instance)
-        assert not entries or await instance._take_once(key, entries)
+        assert not entries or await instance._take_batch(key, entries)
         return handler.received
 
     await until(has_taken)
@@ -563,7 +563,7 @@ async def test_the_copy_of_a_message_that_was_taken_is_not_unread(stalled):
     async with stalled() as (one, two, handler):
         one.send(two.name, b"taken")
         await one.settle()
-        assert await two._take_once(*await inbox(two))
+        assert await two._take_batch(*await inbox(two))
         link = one._links[two.name]
         one._post_message(two.name, link, 1, b"taken")  # as when Redis is back
         await one.settle()
@@ -585,5 +585,5 @@ async def test_messages_are_taken_if_the_answer_of_redis_was_lost(stalled):
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(type(two._connection), "evaluate", twice)
-            assert await two._take_once(key, entries)
+            assert await two._take_batch(key, entries)
         assert handler.received == [(one.name, b"first")]
