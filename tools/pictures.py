@@ -23,8 +23,8 @@ from rich.text import Text
 
 from mcp_trio import Client, Server
 from mcp_trio._cli.dev_server import Logged, MessageReporter
+from mcp_trio._cli.inspect import fetch_facts, print_page
 from mcp_trio._cli.reloader import MessageLog
-from mcp_trio._cli.server_page import fetch_facts, print_page
 from mcp_trio.recording import RecordOptions
 from mcp_trio.transports import memory_pair
 

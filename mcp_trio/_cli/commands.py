@@ -25,7 +25,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "bridge": "mcp_trio._cli.record",
     },
     "Use a server": {
-        "inspect": "mcp_trio._cli.server_page",
+        "inspect": "mcp_trio._cli.inspect",
         "list": "mcp_trio._cli.call",
         "call": "mcp_trio._cli.call",
         "read": "mcp_trio._cli.call",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._cli.server_page import argument_rows, type_text
+from mcp_trio._cli.inspect import argument_rows, type_text
 
 SOME = Path(__file__).with_name("some_server.py")
 ODD = ["--", sys.executable, str(Path(__file__).with_name("odd_server.py"))]
