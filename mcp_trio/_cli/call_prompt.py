@@ -24,6 +24,7 @@ from collections.abc import (
 )
 from operator import attrgetter
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import attrs
@@ -133,7 +134,7 @@ class SessionThread:
             try:
                 # A `KeyboardInterrupt` could come when the function has started, and leave it
                 # running, or after an event is taken, and lose it.
-                with _on_interrupt(lambda: self._token.run_sync_soon(scope.cancel)):
+                with _on_interrupt(lambda _, __: self._token.run_sync_soon(scope.cancel)):
                     assert self._nursery is not None
                     self._token.run_sync_soon(self._nursery.start_soon, self._call, function, scope)
                     event = self._next_event()
@@ -153,7 +154,7 @@ class SessionThread:
                 return event
             handler = signal.getsignal(signal.SIGINT)
             try:
-                with _on_interrupt(None):
+                with _on_interrupt(signal.default_int_handler):
                     answer = self._answer(event.params)
             except KeyboardInterrupt:
                 if callable(handler):  # the call ends, and with it the elicitation
@@ -219,14 +220,9 @@ class SessionThread:
 
 
 @contextlib.contextmanager
-def _on_interrupt(function: Callable[[], object] | None) -> Generator[None]:
-    """Within this context, Ctrl-C calls the function; with None, it raises `KeyboardInterrupt`."""
-
-    def call(_number: int, _frame: object) -> None:
-        assert function is not None
-        function()
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler if function is None else call)
+def _on_interrupt(handler: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    """Within this context, Ctrl-C calls this handler of the signal."""
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
