@@ -187,9 +187,9 @@ class RequestTimeout(MCPError):
         server: str = "",
         stderr_tail: str = "",
     ) -> None:
-        whose = f" from {server}" if server else ""
+        sender = f" from {server}" if server else ""
         limit = "without progress" if budget == "idle" else "in all"
-        text = f"{method}: no response{whose} within {seconds:g} s {limit}"
+        text = f"{method}: no response{sender} within {seconds:g} s {limit}"
         super().__init__(f"{text}; raise {setting}" + _stderr_text(stderr_tail))
         self.server = server
         self.method = method

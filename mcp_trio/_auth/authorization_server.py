@@ -108,7 +108,7 @@ class SigningKeys:
     async def published(self) -> "Sequence[Key]":
         """Return the keys that verify tokens, the oldest first."""
         now = self.now()
-        if now - self._read_at >= _KEYS_READ_SECONDS or self._is_due(self._stored, now):
+        if now - self._read_at >= _KEYS_READ_SECONDS or self._needs_key(self._stored, now):
             await self._store(lambda keys: self._rotated(keys, now), now)
         return self._keys
 
@@ -123,7 +123,8 @@ class SigningKeys:
         now = self.now()
         await self._store(lambda _: [self._new_key(now)], now)
 
-    def _is_due(self, keys: Sequence[SigningKey], now: float) -> bool:
+    def _needs_key(self, keys: Sequence[SigningKey], now: float) -> bool:
+        """Return whether another key has to be made, to sign after the last of these."""
         return not keys or now >= keys[-1].signs_from + self.key_seconds
 
     def _rotated(self, keys: Sequence[SigningKey], now: float) -> Sequence[SigningKey]:
@@ -134,7 +135,7 @@ class SigningKeys:
             for each, end in zip(keys, [*ends, math.inf], strict=False)
             if end + self.token_seconds > now
         ]
-        if self._is_due(kept, now):
+        if self._needs_key(kept, now):
             kept.append(self._new_key(now + _KEY_NOTICE_SECONDS if kept else now))
         return kept
 
@@ -305,26 +306,27 @@ class AuthorizationServer:
         Raises:
             ValueError: `DevelopmentLogin` is not for an issuer that other machines can reach.
         """
-        issuer = self.issuer = (self.issuer if self._has_given_issuer else None) or issuer
+        if self.issuer is None or not self._has_given_issuer:
+            self.issuer = issuer
         is_development = isinstance(self.login, DevelopmentLogin)
-        if is_development and urlsplit(issuer).hostname not in LOOPBACK:
+        if is_development and urlsplit(self.issuer).hostname not in LOOPBACK:
             raise ValueError(
-                f"DevelopmentLogin lets everyone in, and {issuer} is not on this machine: give"
+                f"DevelopmentLogin lets everyone in, and {self.issuer} is not on this machine: give"
                 " another login="
             )
         if isinstance(self.login, IdentityProvider):
             self.login.bind(self, self._login_of)
-        own = self.scopes or {}
+        described = self.scopes or {}
         self._endpoints = Endpoints(
             server=self,
-            issuer=issuer,
+            issuer=self.issuer,
             resources=resources,
             sign=self._sign,
             claims_in=self._claims_in,
             fetch_document=self._documents.fetch if self.has_documents else None,
             clients={client.client_id: client for client in self.clients},
             enterprises={each.issuer: each for each in self.enterprises},
-            scopes=lambda: {*own, *scopes()},
+            scopes=lambda: {*described, *scopes()},
             is_development=is_development,
         )
 

@@ -118,12 +118,14 @@ class SqliteStorage:
     path: str | os.PathLike[str] | None = None
     _connection: sqlite3.Connection | None = attrs.field(default=None, init=False)
     _closing: Any = attrs.field(default=None, init=False)
-    # Threads take turns, as they share the connection.
-    _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    # The threads share the connection, so one of them uses it at a time.
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(1), init=False
+    )
 
     async def get(self, kind: str, key: str, *, now: float) -> bytes | None:
         """Return a record; None if there is none."""
-        rows = await self._run(_GET, {"kind": kind, "key": key, "now": now})
+        rows = await self._fetch(_GET, {"kind": kind, "key": key, "now": now})
         return rows[0][0] if rows else None
 
     async def swap(
@@ -137,18 +139,19 @@ class SqliteStorage:
         expires_at: float | None = None,
     ) -> bool:
         """Replace a record if it is still the old one; return whether it was."""
-        values = {"kind": kind, "key": key, "old": old, "new": new, "now": now}
         if old is None and new is None:
             return await self.get(kind, key, now=now) is None
+        values = {"kind": kind, "key": key, "old": old, "new": new, "now": now}
+        values["expires_at"] = expires_at
         statement = _SWAPS[old is not None, new is not None]
         changed = await trio.to_thread.run_sync(
-            self._swap, statement, {**values, "expires_at": expires_at}, limiter=self._turn
+            self._swap, statement, values, limiter=self._limiter
         )
         return changed == 1
 
     async def count(self, kind: str, *, now: float) -> int:
         """Return the number of records of a kind."""
-        ((number,),) = await self._run(_COUNT, {"kind": kind, "now": now})
+        ((number,),) = await self._fetch(_COUNT, {"kind": kind, "now": now})
         return int(number)
 
     def close(self) -> None:
@@ -157,11 +160,11 @@ class SqliteStorage:
             self._closing()
         self._connection = self._closing = None
 
-    async def _run(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        return await trio.to_thread.run_sync(self._fetch, statement, values, limiter=self._turn)
+    async def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        def fetch() -> list[Any]:
+            return self._opened().execute(statement, values).fetchall()
 
-    def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        return self._opened().execute(statement, values).fetchall()
+        return await trio.to_thread.run_sync(fetch, limiter=self._limiter)
 
     def _swap(self, statement: str, values: dict[str, Any]) -> int:
         connection = self._opened()

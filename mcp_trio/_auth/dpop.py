@@ -125,7 +125,7 @@ class DPoP:
             raise InvalidProofError("the proof is too old, or from the future")
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _ID_CHARS_MAX:
             raise InvalidProofError("the proof has no jti")
-        if self.uses_nonces and not self._is_nonce(claims.get("nonce")):
+        if self.uses_nonces and not self._is_valid_nonce(claims.get("nonce")):
             raise NonceNeededError
         proof_hash = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
         self._remember(proof_hash.digest(), now)
@@ -161,7 +161,7 @@ class DPoP:
         nonce = made_at + self._mac(made_at)
         return base64.urlsafe_b64encode(nonce).decode().rstrip("=")
 
-    def _is_nonce(self, nonce: Any) -> bool:
+    def _is_valid_nonce(self, nonce: Any) -> bool:
         try:
             data = base64.b64decode(f"{nonce}{'=' * (-len(nonce) % 4)}", b"-_", validate=True)
         except (ValueError, TypeError):

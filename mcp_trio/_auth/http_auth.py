@@ -758,12 +758,12 @@ class _Driver:
         the service at the other address has no certificate for this name.
         """
         host = urlsplit(url).hostname or ""
-        own = urlsplit(self.flow.server).hostname or ""
-        is_allowed = host == own or host in self.flow.settings.trusted_hosts
+        server_host = urlsplit(self.flow.server).hostname or ""
+        is_allowed = host == server_host or host in self.flow.settings.trusted_hosts
         # The flow has checked addresses, and names such as `localhost`, by `check_url`.
         if is_allowed or closeness(host) or literal_address(host) is not None:
             return
-        if await _closeness_of(host) > await _closeness_of(own):
+        if await _resolved_closeness(host) > await _resolved_closeness(server_host):
             raise self._error(
                 f"{host} is this computer or in a private network, unlike the server;"
                 " trusted_hosts= allows that"
@@ -840,7 +840,7 @@ class _Driver:
         return AuthorizationError(f"no token for {self.flow.server_name}: {text}")
 
 
-async def _closeness_of(host: str) -> int:
+async def _resolved_closeness(host: str) -> int:
     """Return how close the addresses of a host are; 0 if it has none that are known here."""
     if literal_address(host) is not None or is_loopback_host(host):
         return closeness(host)

@@ -382,7 +382,7 @@ class ClientDocuments:
         factory=OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]], init=False
     )
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
-    _turn: trio.CapacityLimiter = attrs.field(
+    _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(_AT_ONCE), init=False
     )
 
@@ -418,7 +418,7 @@ class ClientDocuments:
             raise InvalidClientError(f"too many metadata documents of {host} were asked for")
         try:
             with trio.fail_after(SECONDS_MAX):
-                async with self._turn:
+                async with self._limiter:
                     return await self._get(url)
         except trio.TooSlowError:
             text = f"no response within {SECONDS_MAX:g} s"

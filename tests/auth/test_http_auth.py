@@ -879,10 +879,10 @@ async def test_a_group_has_authorization_for_each_of_its_servers(servers):
         return servers.oauth() if name == "there" else None
 
     group = ClientGroup({"there": SERVER, "here": here}, auth=auth)
-    there, own = group._client("there", SERVER), group._client("here", here)
+    there, own = group._new_client("there", SERVER), group._new_client("here", here)
     assert (type(there.auth), own.auth) == (OAuth, None)
     group = ClientGroup({"there": SERVER, "here": here}, auth="oauth")
-    there, own = group._client("there", SERVER), group._client("here", here)
+    there, own = group._new_client("there", SERVER), group._new_client("here", here)
     assert (there.auth, own.auth) == ("oauth", None)
 
 
