@@ -230,7 +230,7 @@ class Catalogue:
         self._path = self.folder / CATALOGUE
         self.is_in_memory: bool = not os.access(self.folder, os.W_OK | os.X_OK)
         try:
-            self._database = self._opened()
+            self._database = self._open_in_memory() if self.is_in_memory else self._open_file()
         except (sqlite3.Error, OSError) as error:
             raise RecordingError(f"cannot open the catalogue {self._path}: {error}") from error
 
@@ -244,62 +244,37 @@ class Catalogue:
         """Close the file."""
         self._database.close()
 
-    def _opened(self) -> sqlite3.Connection:
-        if self.is_in_memory:
-            return self._in_memory()
+    def _open_file(self) -> sqlite3.Connection:
         try:
-            return self._connected()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
+            return self._connect()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
             # It is damaged, or no database. It is only a cache, so another one replaces it.
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            return self._connected()
+            return self._connect()
 
-    def _in_memory(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
+        # Created here, since SQLite would let others read it.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        database = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        _prepare(database)
+        return database
+
+    def _open_in_memory(self) -> sqlite3.Connection:
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         if self._path.exists():
             # SQLite does not look for changes by others, whose locks it could not see here.
             uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
             with closing(sqlite3.connect(uri, uri=True)) as file, suppress(sqlite3.DatabaseError):
                 file.backup(database)
-        return self._with_tables(database)
-
-    def _connected(self) -> sqlite3.Connection:
-        # Created here, since SQLite would let others read it.
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-        database = sqlite3.connect(
-            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        return self._with_tables(database)
-
-    def _with_tables(self, database: sqlite3.Connection) -> sqlite3.Connection:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            database.execute("PRAGMA foreign_keys = ON")
-            if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-                database.execute("BEGIN IMMEDIATE")
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version != _VERSION:  # no other process has made the tables meanwhile
-                    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
-                    own = [name for (name,) in database.execute(tables).fetchall()]
-                    database.execute("PRAGMA defer_foreign_keys = ON")
-                    for name in own:
-                        # Tables of SQLite itself, and those with the content of `texts`.
-                        if not name.startswith(("sqlite_", "texts_")):
-                            database.execute(f'DROP TABLE "{name}"')
-                    for statement in _TABLES.split(";\n"):
-                        database.execute(statement)
-                    database.execute(f"PRAGMA user_version = {_VERSION}")
-                database.execute("COMMIT")
-        except BaseException:
-            database.close()
-            raise
+        _prepare(database)
         return database
 
-    # Bringing it up to date.
+    # Updates.
 
     def index(
         self,
@@ -318,7 +293,7 @@ class Catalogue:
             only_new: Whether to rely on the catalogue for recordings that were complete when they
                 were read. It is much faster in a large folder, and overlooks a complete recording
                 that was replaced by another one of the same name.
-            read: Used in place of `read_jobs`, for example to read in several processes.
+            read: Reads the recordings as `read_job` does, for example in several processes.
 
         Raises:
             RecordingError: The folder or the catalogue cannot be read.
@@ -348,7 +323,7 @@ class Catalogue:
             self.remove(sorted(gone))
             added, unreadable = 0, dict[str, str]()
             batch: list[ReadRecording] = []
-            for indexed in (read or read_jobs)(jobs):
+            for indexed in map(read_job, jobs) if read is None else read(jobs):
                 batch.append(indexed)
                 added += not indexed.problem
                 if indexed.problem:
@@ -363,7 +338,7 @@ class Catalogue:
     def add(self, jobs: "Iterable[ReadJob]") -> None:
         """Read these recordings, and put them into the catalogue."""
         with _reporting(self._path):
-            self._add(list(read_jobs(jobs)))
+            self._add([read_job(job) for job in jobs])
 
     def _add(self, batch: "Sequence[ReadRecording]") -> None:
         with self._transaction():
@@ -477,7 +452,7 @@ class Catalogue:
             ((rowid, text, recording) for rowid, text in zip(ids, texts, strict=False)),
         )
 
-    # Finding.
+    # Queries.
 
     def find(
         self, query: str = "", *, limit: int | None = None, oldest_first: bool = False
@@ -579,7 +554,7 @@ class Catalogue:
         return number
 
 
-# Reading the files.
+# The files of recordings --------------------------------------------------------------------------
 
 
 class ReadJob(NamedTuple):
@@ -614,11 +589,6 @@ class ReadRecording(NamedTuple):
 
 # Stands for the summary of a file that is no recording.
 _EMPTY: Final = Summary(opening=OpenBody(transport="", role="", name="", version="", started=""))
-
-
-def read_jobs(jobs: Iterable[ReadJob]) -> Iterator[ReadRecording]:
-    """Read recordings, one after another."""
-    return map(read_job, jobs)
 
 
 def read_job(job: ReadJob) -> ReadRecording:
@@ -724,6 +694,38 @@ def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> Re
         return None
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
     return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
+
+
+# The tables ---------------------------------------------------------------------------------------
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Set the options of a connection, and make the tables of this version; close it on an error.
+
+    Tables of another version are dropped.
+    """
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA foreign_keys = ON")
+        if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            database.execute("BEGIN IMMEDIATE")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version != _VERSION:  # no other process has made the tables meanwhile
+                tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+                own = [name for (name,) in database.execute(tables).fetchall()]
+                database.execute("PRAGMA defer_foreign_keys = ON")
+                for name in own:
+                    # Tables of SQLite itself, and those with the content of `texts`.
+                    if not name.startswith(("sqlite_", "texts_")):
+                        database.execute(f'DROP TABLE "{name}"')
+                for statement in _TABLES.split(";\n"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {_VERSION}")
+            database.execute("COMMIT")
+    except BaseException:
+        database.close()
+        raise
 
 
 # The most texts of a recording. The id of its first text is the id of the recording times this.

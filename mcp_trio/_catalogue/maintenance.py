@@ -6,15 +6,14 @@ in threads. Several processes may serve into one folder: a lock file lets one of
 time, and each catalogues its own recordings.
 """
 
-import logging
 import math
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 import attrs
@@ -40,8 +39,6 @@ from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
-logger = logging.getLogger("mcp_trio")
-
 _SECONDS_PER_DAY: Final = 24 * 60 * 60
 _LOCK: Final = ".retention.lock"
 # The time in which complete recordings are collected, to be put into the catalogue together.
@@ -54,14 +51,13 @@ class FolderMaintenance:
 
     Attributes:
         policy_run: The recordings of the policy.
-        in_thread: Calls a function in a thread, and waits for it.
+        is_ending: Whether the server or proxy ends, so that long work stops at the next file.
 
     Raises:
         RecordingError: The store of the policy's `upload` cannot be used.
     """
 
     policy_run: PolicyRun
-    in_thread: Callable[[Callable[[], None]], Awaitable[None]] = trio.to_thread.run_sync
     _finished: SimpleQueue[Sequence[str]] = attrs.field(
         factory=SimpleQueue[Sequence[str]], init=False
     )
@@ -113,10 +109,10 @@ class FolderMaintenance:
         next_check = -math.inf
         while True:
             if trio.current_time() >= next_check:
-                await self.in_thread(partial(self.try_to, self.tidy))
+                await trio.to_thread.run_sync(self.try_to, self.tidy)
                 next_check = trio.current_time() + policy.check_seconds
             else:
-                await self.in_thread(partial(self.try_to, self.index_finished))
+                await trio.to_thread.run_sync(self.try_to, self.index_finished)
             with trio.move_on_at(next_check):
                 await self._has_finished.wait()
                 await trio.sleep(_COLLECT_SECONDS)
@@ -126,7 +122,7 @@ class FolderMaintenance:
         """Put the last complete recordings into the catalogue; a part of `tidy` may be left out."""
         self.is_ending = True
         if not self._finished.empty():
-            await self.in_thread(partial(self.try_to, self.index_finished))
+            await trio.to_thread.run_sync(self.try_to, self.index_finished)
 
     def try_to(self, work: Callable[[], object]) -> None:
         """Call a function, and report an error of the disk or of the catalogue."""
@@ -140,15 +136,12 @@ class FolderMaintenance:
     def index_finished(self) -> None:
         """Put the recordings that are complete into the catalogue."""
         jobs: list[ReadJob] = []
-        with suppress(Empty):
-            while True:
-                job = job_of(
-                    self.folder,
-                    [os.path.relpath(path, self.folder) for path in self._finished.get_nowait()],
-                    arguments=self.policy_run.policy.index_arguments,
-                )
-                if job is not None:
-                    jobs.append(job)
+        arguments = self.policy_run.policy.index_arguments
+        while not self._finished.empty():
+            names = [os.path.relpath(path, self.folder) for path in self._finished.get()]
+            job = job_of(self.folder, names, arguments=arguments)
+            if job is not None:
+                jobs.append(job)
         if jobs:
             with Catalogue(self.folder) as catalogue:
                 catalogue.add(jobs)
@@ -163,13 +156,13 @@ class FolderMaintenance:
             if not is_locked:
                 return
             with Catalogue(self.folder) as catalogue:
-                # On a full disk the catalogue cannot be written. Removing has to go on then, by
-                # what the catalogue knows already, and before anything new is written.
+                # On a full disk the catalogue cannot be written. Recordings have to be removed
+                # then all the same, as the catalogue has them, and before anything is compressed.
                 self.try_to(partial(self._index, catalogue))
-                self._remove(catalogue)
+                self._remove_recordings(catalogue)
                 policy = self.policy_run.policy
                 if policy.compress:
-                    self._compress(catalogue)
+                    self._compress_recordings(catalogue)
                 if policy.compress and (policy.segment_bytes_max or policy.segment_seconds_max):
                     self._compress_segments()
 
@@ -188,7 +181,7 @@ class FolderMaintenance:
             problems = [f"cannot upload {self.folder}: {error}"]
         self.policy_run.policy.status.report_upload(problems[0] if problems else "")
 
-    def _compress(self, catalogue: Catalogue) -> None:
+    def _compress_recordings(self, catalogue: Catalogue) -> None:
         rows = catalogue.in_order_of_removal()
         firsts = [file for file, _, _ in rows if not file.endswith(COMPRESSED_SUFFIX)]
         files = files_by_first(names_in_folder(self.folder)) if firsts else {}
@@ -203,7 +196,7 @@ class FolderMaintenance:
             ):
                 continue
             # The first file last, whose name is that of the recording.
-            compressed = [self._compressed(name) for name in reversed(names)]
+            compressed = [_compress(self.folder, name) for name in reversed(names)]
             job = job_of(self.folder, compressed[::-1])
             if job is not None:
                 catalogue.rename(first, job)
@@ -221,26 +214,20 @@ class FolderMaintenance:
                     return
                 # The last bytes of a segment are written after the next one has begun.
                 if not is_being_written(os.fspath(self.folder / name)):
-                    self._compressed(name)
+                    _compress(self.folder, name)
 
-    def _compressed(self, name: str) -> str:
-        """Compress a file, unless it is; return its name."""
-        if name.endswith(COMPRESSED_SUFFIX):
-            return name
-        _compress_file(self.folder / name)
-        return name + COMPRESSED_SUFFIX
-
-    def _remove(self, catalogue: Catalogue) -> None:
+    def _remove_recordings(self, catalogue: Catalogue) -> None:
         """Remove recordings until each limit of the policy is kept, those with errors last.
 
-        With a store, only those are removed that are in it, and all of them if that is asked.
+        If the policy has a store, only recordings in the store are removed; with `remove_uploaded`,
+        all of them are.
         """
-        policy, run = self.policy_run.policy, self.policy_run
+        policy = self.policy_run.policy
         rows = catalogue.in_order_of_removal()
         oldest = -math.inf
         if policy.keep_days is not None:
             oldest = policy.now().timestamp() - policy.keep_days * _SECONDS_PER_DAY
-        number, size = len(rows), catalogue.total_bytes()
+        count, size = len(rows), catalogue.total_bytes()
         free = shutil.disk_usage(self.folder).free
         files: dict[str, list[str]] | None = None
         removed: list[str] = []
@@ -250,14 +237,14 @@ class FolderMaintenance:
         for file, bytes_, started in rows:
             if self.is_ending:
                 break
-            is_over = (
-                (policy.keep_count_max is not None and number > policy.keep_count_max)
+            if uploaded is not None and file not in uploaded:
+                continue
+            is_over_limit = (
+                (policy.keep_count_max is not None and count > policy.keep_count_max)
                 or (policy.keep_bytes_max is not None and size > policy.keep_bytes_max)
                 or (policy.free_bytes_min is not None and free < policy.free_bytes_min)
             )
-            if uploaded is not None and file not in uploaded:
-                continue
-            if not is_over and started >= oldest and not policy.remove_uploaded:
+            if not (is_over_limit or started < oldest or policy.remove_uploaded):
                 continue
             if files is None:  # once, since listing takes time in a large folder
                 files = files_by_first(names_in_folder(self.folder))
@@ -268,7 +255,7 @@ class FolderMaintenance:
                 policy.status.report(f"cannot remove {self.folder / file}: {error.strerror}")
                 continue
             removed.append(file)
-            number, size, free = number - 1, size - bytes_, free + bytes_
+            count, size, free = count - 1, size - bytes_, free + bytes_
             policy.status.removed += 1
             policy.status.removed_bytes += bytes_
         self.try_to(partial(catalogue.remove, removed))
@@ -279,9 +266,9 @@ class FolderMaintenance:
                 f"no session is recorded to {self.folder}: its disk has {free} bytes left, and"
                 f" free_bytes_min is {policy.free_bytes_min}"
             )
-        elif run.is_paused:
+        elif self.policy_run.is_paused:
             policy.status.problem = ""
-        run.is_paused = is_full
+        self.policy_run.is_paused = is_full
 
 
 @asynccontextmanager
@@ -314,11 +301,17 @@ async def run_policy(policy: RecordPolicy) -> AsyncGenerator[PolicyRun]:
             await ended.wait()
 
 
-def _compress_file(path: Path) -> None:
-    """Replace a file by a compressed one, of the same time; after a crash, both may be there."""
+def _compress(folder: Path, name: str) -> str:
+    """Replace a file by a compressed one with the same time of change, unless it is compressed.
+
+    Return the name of the compressed file. After a crash, the folder may have both files.
+    """
+    if name.endswith(COMPRESSED_SUFFIX):
+        return name
+    compressed_name = name + COMPRESSED_SUFFIX
+    path, target = folder / name, folder / compressed_name
     found = path.stat()
-    target = path.with_name(path.name + COMPRESSED_SUFFIX)
-    part = path.with_name(target.name + PART)
+    part = target.with_name(target.name + PART)
     try:
         with path.open("rb") as source, new_file(part) as compressed:
             compressed.writelines(compressed_chunks(source, found.st_size))
@@ -328,3 +321,4 @@ def _compress_file(path: Path) -> None:
         part.unlink(missing_ok=True)
         raise
     path.unlink()
+    return compressed_name

@@ -11,7 +11,6 @@ the environment.
 """
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,8 +39,6 @@ from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-logger = logging.getLogger("mcp_trio")
 
 _LOCK: Final = ".upload.lock"
 PART: Final = ".part"
@@ -170,7 +167,7 @@ class FolderUpload:
         names = _names(self.folder)
         self._settled &= names
         list_path = _list_path(self.folder, self.url)
-        uploaded = self._short_list(list_path, names)
+        uploaded = self._read_short_list(list_path, names)
         problems: list[str] = []
         failures = 0
         recordings = recordings_of(self.folder, names, self._settled)
@@ -205,7 +202,7 @@ class FolderUpload:
                         if uploaded.get(name) == changed:
                             continue
                         self._put(file, name, compressed=name != found.name)
-                    _append(list_path, name, changed)
+                    _add_to_list(list_path, name, changed)
                 except _EndingError:
                     return problems
                 except Exception as error:  # the disk, or the store, may fail in any way
@@ -244,13 +241,13 @@ class FolderUpload:
         obstore.put(self._store, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         self.on_uploaded(sent)
 
-    def _short_list(self, path: Path, names: Collection[str]) -> dict[str, int]:
-        """Return the list of uploaded files; shorten it if many of them were removed."""
+    def _read_short_list(self, path: Path, names: Collection[str]) -> dict[str, int]:
+        """Read the list of uploaded files; shorten it if many of them were removed."""
         uploaded = _read_list(path)
         if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
             kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
             uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
-            _write_private(path, map(_line, uploaded.items()))
+            _write_private(path, map(_list_line, uploaded.items()))
         return uploaded
 
 
@@ -473,15 +470,15 @@ def _read_list(path: Path) -> dict[str, int]:
     return uploaded
 
 
-def _append(path: Path, name: str, changed: int) -> None:
+def _add_to_list(path: Path, name: str, changed: int) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
-        os.write(descriptor, _line((name, changed)))
+        os.write(descriptor, _list_line((name, changed)))
     finally:
         os.close(descriptor)
 
 
-def _line(uploaded: tuple[str, int]) -> bytes:
+def _list_line(uploaded: tuple[str, int]) -> bytes:
     return msgspec.json.encode(uploaded) + b"\n"
 
 

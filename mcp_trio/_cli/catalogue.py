@@ -64,13 +64,13 @@ def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **opti
 
     `jobs` is the number of processes. The other options are those of `Catalogue.index`.
     """
-    from mcp_trio._catalogue.catalogue import read_job, read_jobs
+    from mcp_trio._catalogue.catalogue import read_job
 
     def read_all(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
         with contextlib.ExitStack() as stack:
-            read = read_jobs(to_read)
+            read: Iterator[ReadRecording] = map(read_job, to_read)
             if processes > 1 and len(to_read) >= _PARALLEL_RECORDINGS_MIN:
                 import multiprocessing
                 from concurrent.futures import ProcessPoolExecutor

@@ -237,14 +237,16 @@ def test_a_compression_that_fails_leaves_the_recording(folder, monkeypatch):
     assert "the disk is full" in maintenance.policy_run.policy.status.problem
 
 
-async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path, autojump_clock):
+async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(
+    tmp_path, autojump_clock, monkeypatch
+):
     maintenance = keeper_of(tmp_path, check_seconds=60)
     calls = []
 
-    async def in_thread(work):
-        calls.append(work.args[0].__name__)
+    async def note(_, work):
+        calls.append(work.__name__)
 
-    maintenance.in_thread = in_thread
+    monkeypatch.setattr(trio.to_thread, "run_sync", note)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(maintenance.run)
         await trio.sleep(10)
