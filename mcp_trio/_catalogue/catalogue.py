@@ -647,19 +647,13 @@ def recordings_of(
 ) -> dict[str, ReadJob]:
     """Return the recordings of a folder's files by first file.
 
-    `settled` has files that the caller does not look at again; their recordings are left out.
+    `settled` has files that the caller does not look at again; their recordings are left out, and
+    so is a recording of which a file was removed meanwhile.
     """
     recordings: dict[str, ReadJob] = {}
-    for first, names_of_one in files_by_first(names, settled).items():
-        files: list[str] = []
-        size = changed = 0
-        for file in names_of_one:
-            with suppress(OSError):  # it was removed meanwhile
-                found = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118  twice as fast
-                files.append(file)
-                size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
-        if first in files:
-            job = ReadJob(os.fspath(folder), first, tuple(files), size, changed, arguments)
+    for first, files in files_by_first(names, settled).items():
+        job = job_of(folder, files, arguments=arguments)
+        if job is not None:
             recordings[first] = job
     return recordings
 
@@ -682,15 +676,16 @@ def files_by_first(
 
 
 def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> ReadJob | None:
-    """Return the job for a recording with these files, relative to the folder; None if it is gone.
+    """Return the job for a recording with these files, relative to the folder; None if one is gone.
 
     The folder is not listed, because that takes time in a large one.
     """
     try:
+        # Twice as fast as with `Path`.
         found = [os.stat(os.path.join(folder, file)) for file in files]  # noqa: PTH116, PTH118
     except OSError:
         return None
-    if not found:  # its folder is gone
+    if not found:  # the recorder's files were removed before it ended
         return None
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
     return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
