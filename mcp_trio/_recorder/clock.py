@@ -1,16 +1,20 @@
-"""A clock that stands still within each turn of the event loop.
+"""The clocks of recordings: `TickClock`, which stands still within each turn of the event loop.
 
-Trio looks for expired deadlines once in each turn. With this clock, `trio.current_time()` and all
-deadlines see the time of the turn, however long the tasks in it compute. A recording has the time
-of each turn in which something happened, so a replay can let the same deadlines expire before the
-same steps, and `trio.current_time()` returns the same values.
+Trio looks for expired deadlines once in each turn. With a `TickClock`, `trio.current_time()` and
+all deadlines see the time of the turn, however long the tasks in it compute. A recording has the
+time of each turn in which something happened, so a replay can let the same deadlines expire before
+the same steps, and `trio.current_time()` returns the same values. Under any other clock of Trio, a
+recorder reads that clock for each record.
 """
 
+import sys
 import time
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import trio
+
+from mcp_trio._journal.records import FOREIGN_CLOCK, TICK_CLOCK, VIRTUAL_CLOCK
 
 NS_PER_SECOND: Final = 1_000_000_000
 
@@ -23,6 +27,15 @@ _perf_counter_ns: Final = time.perf_counter_ns
 def seconds_of(ns: int) -> float:
     """Return a time in seconds, rounded in the same way in a live session and in its replay."""
     return ns / NS_PER_SECOND
+
+
+class NanosecondClock(Protocol):
+    """A clock whose time is an attribute: a `TickClock`, or another clock of Trio behind one."""
+
+    @property
+    def ns(self) -> int:
+        """The time, in nanoseconds."""
+        ...
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,3 +67,27 @@ class TickClock(trio.abc.Clock, trio.abc.Instrument):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return how many seconds are left until a deadline, in real time."""
         return deadline - _perf_counter_ns() / NS_PER_SECOND
+
+
+class _OtherClock:
+    """The clock of a Trio run that is no `TickClock`."""
+
+    def __init__(self, clock: trio.abc.Clock) -> None:
+        self._clock = clock
+
+    @property
+    def ns(self) -> int:
+        return round(self._clock.current_time() * NS_PER_SECOND)
+
+
+def clock_of_run() -> tuple[str, NanosecondClock]:
+    """Return the kind of the clock of this Trio run, as in `OpenBody.clock`, and the clock."""
+    clock = trio.lowlevel.current_clock()
+    if isinstance(clock, TickClock):
+        return TICK_CLOCK, clock
+    # Importing `trio.testing` imports pytest where that is installed, which takes as long as all
+    # other imports of a recorder. There is no `MockClock` before that import.
+    testing = sys.modules.get("trio.testing")
+    is_mock = testing is not None and isinstance(clock, testing.MockClock)
+    is_virtual = is_mock and not getattr(clock, "rate", 0)
+    return VIRTUAL_CLOCK if is_virtual else FOREIGN_CLOCK, _OtherClock(clock)

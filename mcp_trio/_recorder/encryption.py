@@ -27,15 +27,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-import attrs
 import msgspec
 
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
     from mcp_trio._recorder.files import FileSink
 
 KEYS_VARIABLE: Final = "MCP_TRIO_RECORDING_KEYS"
@@ -136,40 +133,34 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     frames: int
 
 
-@attrs.define(eq=False, repr=False)
 class _Cipher:
-    """The cipher of the frames that follow one header."""
+    """The cipher of the frames that follow one header, in their order."""
 
-    aes: "AESGCM"
-    header: bytes
-    frames: int = 0
+    def __init__(self, key: bytes, salt: bytes, header: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    def sealed(self, kind: bytes, data: bytes) -> bytes:
+        derived = HKDF(SHA256(), _KEY_BYTES, salt, b"mcp_trio recording").derive(key)
+        self._aes = AESGCM(derived)
+        self._header = header
+        self._frames = 0
+
+    def encrypt(self, kind: bytes, data: bytes) -> bytes:
         """Return the ciphertext of the next frame."""
-        self.frames += 1
-        return self.aes.encrypt(_nonce(self.frames), data, kind + self.header)
+        return self._aes.encrypt(self._next_nonce(), data, kind + self._header)
 
-    def opened(self, kind: bytes, ciphertext: bytes) -> bytes:
+    def decrypt(self, kind: bytes, ciphertext: bytes) -> bytes:
         """Return the content of the next frame.
 
         Raises:
             cryptography.exceptions.InvalidTag: The key is another one, or the frame was changed.
         """
-        self.frames += 1
-        return self.aes.decrypt(_nonce(self.frames), ciphertext, kind + self.header)
+        return self._aes.decrypt(self._next_nonce(), ciphertext, kind + self._header)
 
-
-def _nonce(number: int) -> bytes:
-    return number.to_bytes(_NONCE_BYTES, "big")
-
-
-def _cipher(key: bytes, salt: bytes, header: bytes) -> _Cipher:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    derived = HKDF(SHA256(), _KEY_BYTES, salt, b"mcp_trio recording").derive(key)
-    return _Cipher(AESGCM(derived), header)
+    def _next_nonce(self) -> bytes:
+        self._frames += 1
+        return self._frames.to_bytes(_NONCE_BYTES, "big")
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -217,10 +208,10 @@ class EncryptedSink:
             )
             encoded = msgspec.json.encode(header) + b"\n"
             digest.update(encoded)
-            cipher = _cipher(self._key, salt, encoded)
+            cipher = _Cipher(self._key, salt, encoded)
         view = memoryview(data)
         for begin in range(0, max(len(data), 1), _FRAME_BYTES_MAX):
-            ciphertext = cipher.sealed(kind, bytes(view[begin : begin + _FRAME_BYTES_MAX]))
+            ciphertext = cipher.encrypt(kind, bytes(view[begin : begin + _FRAME_BYTES_MAX]))
             frame = kind + len(ciphertext).to_bytes(_LENGTH_BYTES, "big") + ciphertext
             digest.update(frame)
             encoded += frame + digest.digest()[:_DIGEST_BYTES]
@@ -257,7 +248,7 @@ def is_encrypted(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is an encrypted recording; False if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return begins_encrypted(file)
     except OSError:
         return False
 
@@ -368,11 +359,11 @@ def decrypted(file: IO[bytes], name: str) -> Iterator[bytes]:
         for part in _parts(file):
             if isinstance(part, _Frame):
                 assert cipher is not None
-                yield cipher.opened(part.kind, part.ciphertext)
+                yield cipher.decrypt(part.kind, part.ciphertext)
             else:
                 header, line = part
                 key_name = header.key
-                cipher = _cipher(_key_named(key_name, name), bytes.fromhex(header.salt), line)
+                cipher = _Cipher(_key_named(key_name, name), bytes.fromhex(header.salt), line)
     except _DamageError as error:
         raise RecordingError(f"cannot decrypt {name}: {error}") from error
     except InvalidTag:

@@ -381,11 +381,6 @@ class Segments:
         self._file.close()
 
 
-class _Batch(msgspec.Struct, frozen=True, kw_only=True):
-    data: bytes
-    records: int
-
-
 class WritingThread:
     """A thread that writes to a slow sink in order, until `finish` or until a write fails.
 
@@ -405,7 +400,8 @@ class WritingThread:
         self._sink = sink
         self._write_clock = write_clock
         self._slow_seconds = slow_seconds
-        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        # Lines and the number of their records; None ends the thread.
+        self._batches: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
         self._handed_bytes = self._handed_records = 0
         self._written_bytes = self._written_records = 0
         self._last_was_fast = False
@@ -416,7 +412,7 @@ class WritingThread:
         """Hand in the lines of `records` records, without waiting."""
         self._handed_bytes += len(data)
         self._handed_records += records
-        self._batches.put(_Batch(data=data, records=records))
+        self._batches.put((data, records))
 
     @property
     def waiting_bytes(self) -> int:
@@ -441,15 +437,16 @@ class WritingThread:
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
+            data, records = batch
             begin = self._write_clock()
             try:
-                self._sink.write(batch.data)
+                self._sink.write(data)
             except Exception as error:  # a disk may fail in any way; the recorder writes a gap
                 self.failure = error
                 return
             self._last_was_fast = self._write_clock() - begin <= self._slow_seconds
-            self._written_records += batch.records
-            self._written_bytes += len(batch.data)
+            self._written_records += records
+            self._written_bytes += len(data)
 
 
 # Reading ------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -32,7 +31,7 @@ import attrs
 import trio
 
 from mcp_trio._journal.records import OpenBody, Record
-from mcp_trio._recorder.clock import NS_PER_SECOND, TickClock
+from mcp_trio._recorder.clock import clock_of_run
 from mcp_trio._recorder.encryption import EncryptedSink, recording_keys
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
@@ -46,7 +45,7 @@ from mcp_trio._recorder.files import (
     later_names,
     segment_name,
 )
-from mcp_trio._recorder.writer import NanosecondClock, Recorder
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio._system import NO_FOLLOW
 from mcp_trio._version import __version__
 from mcp_trio.errors import RecordingError
@@ -394,7 +393,7 @@ def open_recorder(
     options = options_of(record)
     started = now()
     seed = secrets.randbits(_SEED_BITS)
-    kind, clock = _clock()
+    clock_kind, clock = clock_of_run()
     begin_ns = clock.ns
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
@@ -424,7 +423,7 @@ def open_recorder(
         lifespan=lifespan,
         session=secrets.token_hex(_ID_BYTES),
         writer=_WRITER,
-        clock=kind,
+        clock=clock_kind,
         clock_ns=begin_ns,
         strict=options.strict,
     )
@@ -500,30 +499,6 @@ def _check_later_segments(target: str, *, overwrite: bool) -> None:
                 f"cannot record to {target}: a later segment would replace {name},"
                 " which is not a segment"
             )
-
-
-class _OtherClock:
-    """The clock of a Trio run that is no `TickClock`."""
-
-    def __init__(self, clock: trio.abc.Clock) -> None:
-        self._clock = clock
-
-    @property
-    def ns(self) -> int:
-        return round(self._clock.current_time() * NS_PER_SECOND)
-
-
-def _clock() -> tuple[str, NanosecondClock]:
-    """Return the kind of Trio's clock, and the clock."""
-    clock = trio.lowlevel.current_clock()
-    if isinstance(clock, TickClock):
-        return "tick", clock
-    # Importing `trio.testing` imports pytest where that is installed, which takes as long as all
-    # other imports of a recorder. There is no `MockClock` before that import.
-    testing = sys.modules.get("trio.testing")
-    is_mock = testing is not None and isinstance(clock, testing.MockClock)
-    is_virtual = is_mock and not getattr(clock, "rate", 0)
-    return "virtual" if is_virtual else "foreign", _OtherClock(clock)
 
 
 def _file_path(options: RecordOptions, name: str, started: datetime) -> Path:

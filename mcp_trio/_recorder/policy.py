@@ -72,10 +72,6 @@ _NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
 # wait.
 _NO_REASONS: Final = NO_ERROR_KINDS | {"limited"}
 
-_CURRENT_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar(
-    "mcp_trio_request_headers", default=None
-)
-
 _PERCENT: Final = 100
 
 # The slowest percent are known after so many calls of a tool.
@@ -92,7 +88,6 @@ _STATELESS_SECONDS_MAX: Final = 10
 _HELD_RECORD_BYTES: Final = 200
 
 SharesByName: TypeAlias = Mapping[str, float] | Collection[str]
-StartRecorder: TypeAlias = Callable[..., Recorder]
 
 _ANY_KEY: Final = b"any key"  # rules are checked with it, and nothing is redacted
 
@@ -357,7 +352,9 @@ class PolicyRun:
     """
 
     policy: RecordPolicy
-    current_headers: ClassVar[ContextVar[Mapping[str, str] | None]] = _CURRENT_HEADERS
+    current_headers: ClassVar[ContextVar[Mapping[str, str] | None]] = ContextVar(
+        "mcp_trio_request_headers", default=None
+    )
 
     finished: Callable[[Sequence[str]], object] = attrs.field(default=lambda _: None)
     is_paused: bool = attrs.field(default=False, init=False)
@@ -433,7 +430,7 @@ class PolicyRun:
             return None
         return self.begin(partial(open_recorder, **opening), choice)
 
-    def begin(self, start: StartRecorder, choice: Choice) -> Recorder:
+    def begin(self, start: Callable[..., Recorder], choice: Choice) -> Recorder:
         """Return the recorder of a session that begins; `start` is a partial `open_recorder`."""
         reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
 
@@ -486,7 +483,7 @@ class _SoleSession(SoleSessionRecording):
         super().__init__(run.policy)
         self._run, self._choice = run, choice
 
-    def _get_recorder(self, start: StartRecorder, *, role: str, name: str) -> Recorder:
+    def _get_recorder(self, start: Callable[..., Recorder], *, role: str, name: str) -> Recorder:
         def begin(_: RecordOptions) -> Recorder:
             return self._run.begin(start, self._choice)
 

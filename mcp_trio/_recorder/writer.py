@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -38,6 +38,7 @@ from mcp_trio._journal.records import (
     StepsBody,
     encode_body,
 )
+from mcp_trio._recorder.clock import NanosecondClock
 from mcp_trio._recorder.files import Segments, Sink, WritingThread
 from mcp_trio.limits import Limits
 
@@ -71,15 +72,6 @@ class _Mode(Enum):
 
 
 _DIRECT: Final = _Mode.DIRECT  # each record needs it, and CPython 3.11 calls a function for it
-
-
-class NanosecondClock(Protocol):
-    """A clock whose time is an attribute: a `TickClock`, or another clock of Trio behind one."""
-
-    @property
-    def ns(self) -> int:
-        """The time, in nanoseconds."""
-        ...
 
 
 class Recorder:
