@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from mcp_trio._journal.conversation import members_of
+from mcp_trio._journal.conversation import CANCELLED, members_of
 from mcp_trio._journal.records import DENIED_MARK, Record, body_bytes, message_position, messages_in
 from mcp_trio.errors import INTERNAL_ERROR, TOO_MANY_REQUESTS, RecordingError
 
@@ -46,7 +46,6 @@ _TIMEOUT_PHRASE: Final = "timed out: it did not finish within"
 
 # The name of the mark as JSON; searching for these bytes costs less than decoding each mark.
 _DENIED: Final = f'"{DENIED_MARK}"'.encode()
-_CANCELLED: Final = "notifications/cancelled"
 
 LOST_MARK: Final = "lost"
 """The name of the mark of a request that a server behind a proxy does not answer."""
@@ -183,7 +182,7 @@ class CallTracker:
             params = message.params or _Params()
             if not isinstance(message.method, str):
                 continue
-            if message.method == _CANCELLED:
+            if message.method == CANCELLED:
                 cancelled = self._open.pop(_key(record.channel, params.request_id), None)
                 if cancelled is not None:
                     call = cancelled[0]
@@ -278,7 +277,7 @@ def _error_in(message: _Message) -> tuple[ErrorKind, str]:
 
 
 def _key(channel: int, request_id: Any) -> tuple[int, Any]:
-    """Return the key of a request; a number is no text, and an id of another kind has no key."""
+    """Return the key of a request in `CallTracker`; an invalid id counts as None."""
     return channel, request_id if isinstance(request_id, int | str) else None
 
 

@@ -133,7 +133,7 @@ class _Named(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _MessageHeader(msgspec.Struct, frozen=True):
+class _IdAndMethod(msgspec.Struct, frozen=True):
     id: msgspec.Raw = msgspec.Raw(b"")
     method: msgspec.Raw = msgspec.Raw(b"")
 
@@ -211,8 +211,8 @@ def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
         if key in b:
             found += _changes(record, b[key])
         else:
-            found.append(_one_sided("missing", record, None))
-    found += [_one_sided("extra", None, b[key]) for key in filterfalse(a.__contains__, b)]
+            found.append(_one_sided("missing", record))
+    found += [_one_sided("extra", b[key]) for key in filterfalse(a.__contains__, b)]
     # The common records may be in another order: the first two that are so are reported.
     in_order_of_b = filter(a.__contains__, b)
     for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
@@ -236,9 +236,9 @@ def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
     keyed: _Keyed = {}
     for record in records:
         if record.kind == kind:
-            head = _id_and_method(record)
-            keyed[None, *head, occurrences[head]] = msgspec.structs.replace(record, envelope=None)
-            occurrences[head] += 1
+            key = _id_and_method(record)
+            keyed[None, *key, occurrences[key]] = msgspec.structs.replace(record, envelope=None)
+            occurrences[key] += 1
     return keyed
 
 
@@ -247,10 +247,10 @@ def _id_and_method(record: Record) -> tuple[bytes, bytes]:
     if record.kind not in _OPPOSITE:
         return b"", b""
     try:
-        head = msgspec.json.decode(body_bytes(record) or b"", type=_MessageHeader)
+        message = msgspec.json.decode(body_bytes(record) or b"", type=_IdAndMethod)
     except (ValueError, RecursionError):
         return b"", b""
-    return bytes(head.id), bytes(head.method)
+    return bytes(message.id), bytes(message.method)
 
 
 def _by_lane(records: Iterable[Record]) -> _Keyed:
@@ -322,13 +322,11 @@ def _encoded(envelope: Mapping[str, Any] | None) -> bytes | None:
     return None if envelope is None else msgspec.json.encode(envelope)
 
 
-def _one_sided(what: Literal["missing", "extra"], a: Record | None, b: Record | None) -> Difference:
-    record = a or b
-    assert record is not None
+def _one_sided(what: Literal["missing", "extra"], record: Record) -> Difference:
     return Difference(
         what=what,
         kind=record.kind,
         lane=record.lane,
-        left=a.number if a else None,
-        right=b.number if b else None,
+        left=record.number if what == "missing" else None,
+        right=record.number if what == "extra" else None,
     )

@@ -126,6 +126,7 @@ _LISTED_ENTRY: Final = _zone(
     "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
 )
 _ONLY_META: Final = _zone("_meta")
+_LIST: Final = _zone("cursor _meta")
 _CALL: Final = _zone("name requestState _meta")
 _READ: Final = _zone("requestState _meta")
 
@@ -134,16 +135,16 @@ _PARAMS_OF_USERS_METHOD: Final = _zone("_meta progressToken")
 
 PARAMS: Final[Mapping[str, Zone]] = {
     "initialize": _zone("protocolVersion capabilities clientInfo _meta"),
-    "server/discover": _zone("_meta"),
-    "ping": _zone("_meta"),
-    "tools/list": _zone("cursor _meta"),
+    "server/discover": _ONLY_META,
+    "ping": _ONLY_META,
+    "tools/list": _LIST,
     "tools/call": _CALL,
-    "resources/list": _zone("cursor _meta"),
-    "resources/templates/list": _zone("cursor _meta"),
+    "resources/list": _LIST,
+    "resources/templates/list": _LIST,
     "resources/read": _READ,
     "resources/subscribe": _ONLY_META,
     "resources/unsubscribe": _ONLY_META,
-    "prompts/list": _zone("cursor _meta"),
+    "prompts/list": _LIST,
     "prompts/get": _CALL,
     "completion/complete": _zone("ref _meta", argument=_zone("name")),
     "logging/setLevel": _zone("level _meta"),
@@ -152,17 +153,17 @@ PARAMS: Final[Mapping[str, Zone]] = {
         "maxTokens temperature modelPreferences includeContext stopSequences _meta",
         messages=_MESSAGE,
     ),
-    "roots/list": _zone("_meta"),
+    "roots/list": _ONLY_META,
     "elicitation/create": _zone("mode requestedSchema elicitationId _meta"),
-    "notifications/initialized": _zone("_meta"),
+    "notifications/initialized": _ONLY_META,
     "notifications/cancelled": _zone("requestId _meta"),
     "notifications/progress": _zone("progressToken progress total _meta"),
     "notifications/message": _zone("level logger _meta"),
     "notifications/resources/updated": _ONLY_META,
-    "notifications/resources/list_changed": _zone("_meta"),
-    "notifications/tools/list_changed": _zone("_meta"),
-    "notifications/prompts/list_changed": _zone("_meta"),
-    "notifications/roots/list_changed": _zone("_meta"),
+    "notifications/resources/list_changed": _ONLY_META,
+    "notifications/tools/list_changed": _ONLY_META,
+    "notifications/prompts/list_changed": _ONLY_META,
+    "notifications/roots/list_changed": _ONLY_META,
     "notifications/elicitation/complete": _zone("elicitationId _meta"),
     "notifications/subscriptions/acknowledged": _ONLY_META,
 }

@@ -8,8 +8,8 @@ In texts, secrets are found by a name beside them, in URLs, and by shape. The te
 a query, the end of a log, source code, incomplete JSON. If the end of a secret is uncertain, more
 is taken rather than less.
 
-In this module, the *token* of a known value is the text that redaction writes in its place; the
-kinds of tokens that servers issue are called by their full names, such as "GitHub token".
+In this module, the *token* of a known value is the text that redaction writes in its place. Tokens
+that servers issue have their full names here, such as "GitHub token".
 
 A known value is found verbatim; escaped for JSON (however often), for a URL or for HTML; in base64
 at any of its three alignments; and in part, if a long part of it is at the end or the beginning of
@@ -94,7 +94,7 @@ _PREFIX: Final = r"[bBfFrRuU]"
 class _NamePattern:
     """A pattern for a name and the secret after it.
 
-    The secret is matched only after a secret name, since texts may be long and full of names.
+    The secret is matched only after a secret name, since long texts have many other names.
     """
 
     def __init__(self, name: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
@@ -181,7 +181,7 @@ def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
     """Return the text with each secret in it replaced by `hide`.
 
     Secrets that overlap are replaced as one. `hide` is called for each of them as well, so that it
-    learns them all: each may occur alone elsewhere.
+    can remember them all: each may occur alone elsewhere.
     """
     pieces: list[str] = []
     copied = 0
@@ -276,13 +276,13 @@ def likely_secrets(body: bytes) -> list[LikelySecret]:
             rows = [(f"{path}[{at}]", name, item) for at, item in enumerate(items)]
             open_values += reversed(rows)
         elif isinstance(each, str | int | float) and not isinstance(each, bool):
-            found = _found(path, name, str(each))
+            found = _secrets_in(str(each), path, name)
             secrets += (LikelySecret(path, kind, secret) for secret, kind in found.items())
     return secrets
 
 
-def _found(path: str, name: str, text: str) -> dict[str, str]:
-    """Return the values found in a text, each with the first reason."""
+def _secrets_in(text: str, path: str, name: str) -> dict[str, str]:
+    """Return the likely secrets in the text of a member, each with the first reason."""
     found = {text[begin:end]: kind for kind, begin, end in secret_shapes(text)}
 
     def note(value: str) -> str:
