@@ -314,35 +314,34 @@ async def _run_sessions(
             if any(isinstance(each, KeyboardInterrupt) for each in _leaves(error)):
                 raise
 
+    async def run_session(session: Session, started: trio.Event) -> None:
+        try:
+            async with trio.open_nursery() as own:
+                await own.start(session.run)
+                started.set()
+        except BaseException as error:
+            leaves = list(_leaves(error))
+            may_go_on = started.is_set() and controller.goes_on_after_exit
+            if not (may_go_on and any(map(_is_exit, leaves))):
+                raise
+            # The recording may have what the session did after this, up to its end.
+            exits.extend(leaves)
+
+    async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
+        context, value = copy_context(), stand_in
+        if lifespan is not None:
+            assert lifespan.variables is not None  # The controller has checked it.
+            context, value = lifespan.variables.copy(), lifespan.value
+        with _marking_setup_errors():
+            session = open_session(value, channel)
+        started = trio.Event()
+        # `Nursery.start` cannot start a task in another context than the caller's.
+        context.run(nursery.start_soon, run_session, session, started)
+        await started.wait()
+        return session
+
     try:
         async with trio.open_nursery() as nursery:
-
-            async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
-                context, value = copy_context(), stand_in
-                if lifespan is not None:
-                    assert lifespan.variables is not None  # The controller has checked it.
-                    context, value = lifespan.variables.copy(), lifespan.value
-                with _marking_setup_errors():
-                    session = open_session(value, channel)
-                started = trio.Event()
-
-                async def run_session() -> None:
-                    try:
-                        async with trio.open_nursery() as own:
-                            await own.start(session.run)
-                            started.set()
-                    except BaseException as error:
-                        leaves = list(_leaves(error))
-                        may_go_on = started.is_set() and controller.goes_on_after_exit
-                        if not (may_go_on and any(map(_is_exit, leaves))):
-                            raise
-                        # The recording may have what the session did after this, up to its end.
-                        exits.extend(leaves)
-
-                context.run(nursery.start_soon, run_session)
-                await started.wait()
-                return session
-
             await controller.run_sessions(begin, lambda run: nursery.start_soon(run_lifespan, run))
             nursery.cancel_scope.cancel()
     except BaseException as error:

@@ -146,7 +146,7 @@ class RequestMatcher:
     means that the mock does not tell users apart.
     """
 
-    def __init__(self, recorded: Conversation, users: Collection[str] | None = None) -> None:
+    def __init__(self, recorded: Conversation, users: Collection[str] | None) -> None:
         """Find the messages of these users; with None those of all."""
         self._requests = [
             each
@@ -387,9 +387,9 @@ class MockSession:
         *,
         is_paced: bool,
         limits: Limits,
-        repeats: bool = False,
-        users: Collection[str] | None = None,
-        user: str | None = None,
+        repeats: bool,
+        users: Collection[str] | None,
+        user: str | None,
     ) -> None:
         """Make a session that nothing runs yet.
 
@@ -701,13 +701,13 @@ class MockServer:
     As a context manager, a strict mock calls `check` at its end.
     """
 
-    limits: Limits = DEFAULT_LIMITS
+    limits: Limits
     _recorded: Conversation = attrs.field(alias="recorded")
-    _is_strict: bool = attrs.field(alias="strict", default=False)
-    _is_paced: bool = attrs.field(alias="pace", default=False)
-    _user: str | None = attrs.field(alias="user", default=None)
-    _users: Collection[str] | None = attrs.field(alias="users", default=None)
-    _auth: "ResourceServer | None" = attrs.field(alias="auth", default=None)
+    _is_strict: bool = attrs.field(alias="strict")
+    _is_paced: bool = attrs.field(alias="pace")
+    _user: str | None = attrs.field(alias="user")
+    _users: Collection[str] | None = attrs.field(alias="users")
+    _auth: "ResourceServer | None" = attrs.field(alias="auth")
     _unrecorded: list[UnrecordedRequest] = attrs.field(factory=list[UnrecordedRequest], init=False)
     _unused: list[RecordedMessage] = attrs.field(init=False)
 

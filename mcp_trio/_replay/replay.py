@@ -24,7 +24,7 @@ from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
 from mcp_trio._replay.stops import Stop, check_stop
-from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
+from mcp_trio._replay.trace import Trace, is_request_lane, load_trace, message_fields
 from mcp_trio._server.caller_limits import recorded_limits, with_added_limits
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
@@ -160,30 +160,28 @@ def run_replay(
     tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
-    is_strict = mode == "strict"
-    replayer = (Replayer if is_strict else OutboundReplayer)(
-        trace, clock, thread_token, is_strict=is_strict, finds_all=all_divergences
-    )
-    make_sequencer = functools.partial(SessionReplay if is_strict else OutboundReplay, replayer)
+    replayer_class, sequencer_class = Replayer, SessionReplay
+    if mode == "outbound":
+        replayer_class, sequencer_class = OutboundReplayer, OutboundReplay
+    replayer = replayer_class(trace, clock, thread_token, finds_all=all_divergences)
     replayer.stop = stop
     replayer.list_change = changes.of_request
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
 
     def open_session(value: Any, channel: int) -> Session:
-        sequencer = make_sequencer(channel)
         if replayer.redactor is not None:
             schemas = registry.tool_schemas().items()
             replayer.redactor.add_schemas({name: it for name, it in schemas if name not in tools})
         return sessions_of(server).open_session(
-            SilentChannel(), sequencer=sequencer, lifespan=value
+            SilentChannel(), sequencer=sequencer_class(replayer, channel), lifespan=value
         )
 
     def make_lifespan(channel: int) -> LifespanRun:
         if not sessions_of(server).has_lifespan:
             replayer.fail("the recorded server had a lifespan, and this one has none")
             raise Abort
-        return sessions_of(server).lifespan_run(make_sequencer(channel))
+        return sessions_of(server).lifespan_run(sequencer_class(replayer, channel))
 
     replayer.make_lifespan = make_lifespan
     entered: AbstractAsyncContextManager[Any]
@@ -210,7 +208,7 @@ def run_replay(
             " handshakes; record a session that makes requests"
         )
     errors = [] if error is None else [error]
-    if is_strict:
+    if replayer.is_strict:
         errors += changes.divergences()
     if errors:
         first, *others = errors
@@ -218,16 +216,6 @@ def run_replay(
             first.args = ("\n\n".join(map(str, errors)),)
             first.later += others
         raise first
-    lifespan_text = ""
-    if trace.opening.lifespan and lifespan is not None:
-        lifespan_text = "the lifespan that was passed to the replay was entered"
-    elif trace.opening.lifespan and trace.lifespans:
-        lifespan_text = "the lifespan ran again"
-    elif trace.opening.lifespan:
-        calls = ", ".join(dict.fromkeys(trace.opened.values()))
-        opened = f"it opened something by itself, {calls}"
-        reason = opened if calls else "this recording does not hold it"
-        lifespan_text = f"the lifespan was replaced by a stand-in: {reason}"
     return ReplayReport(
         records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
@@ -237,9 +225,23 @@ def run_replay(
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
         list_changes=changes.texts(),
-        lifespan=lifespan_text,
+        lifespan=_lifespan_text(trace, is_passed=lifespan is not None),
         exit=replayer.exit,
     )
+
+
+def _lifespan_text(trace: Trace, *, is_passed: bool) -> str:
+    """Return `ReplayReport.lifespan`; `is_passed`: whether the replay got a lifespan to enter."""
+    if not trace.opening.lifespan:
+        return ""
+    if is_passed:
+        return "the lifespan that was passed to the replay was entered"
+    if trace.lifespans:
+        return "the lifespan ran again"
+    calls = ", ".join(dict.fromkeys(trace.opened.values()))
+    opened = f"it opened something by itself, {calls}"
+    reason = opened if calls else "this recording does not hold it"
+    return f"the lifespan was replaced by a stand-in: {reason}"
 
 
 # The dispatcher answers these alike for all handlers.

@@ -43,7 +43,7 @@ difference the request is left out from there on (`LeftOutRequests`), and the ot
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 import attrs
 import msgspec
@@ -242,6 +242,7 @@ class Replayer:
         call_locations: The source location of each lane's last call of its context.
     """
 
+    is_strict: ClassVar[bool] = True
     make_lifespan: Callable[[int], LifespanRun]
     goes_on_after_exit = True
 
@@ -251,13 +252,11 @@ class Replayer:
         clock: VirtualClock,
         thread_token: ThreadToken,
         *,
-        is_strict: bool = True,
-        finds_all: bool = False,
+        finds_all: bool,
     ) -> None:
         self.trace = trace
         self.clock = clock
         self.thread_token = thread_token
-        self.is_strict = is_strict
         self.finds_all = finds_all
         self.redactor: Redactor | None = None
         self.stop: Stop | None = None

@@ -69,7 +69,7 @@ class SessionReplay:
     has_steps = True
     replays = True
 
-    def __init__(self, replayer: Replayer, channel: int = 0) -> None:
+    def __init__(self, replayer: Replayer, channel: int) -> None:
         self.replayer = replayer
         self.channel = channel
 
@@ -422,6 +422,8 @@ _FORCED_STEPS_MAX: Final = 10_000
 class OutboundReplayer(Replayer):
     """A `Replayer` that compares only what is sent."""
 
+    is_strict = False
+
     def is_uncompared(self) -> bool:
         """Return whether the record at the position is not compared."""
         return self.position.index in self._uncompared
@@ -497,7 +499,7 @@ class OutboundReplayer(Replayer):
 class OutboundReplay(SessionReplay):
     """A `SessionReplay` that compares only what is sent."""
 
-    def __init__(self, replayer: Replayer, channel: int = 0) -> None:
+    def __init__(self, replayer: Replayer, channel: int) -> None:
         super().__init__(replayer, channel)
         # The number of operations of each lane by kind and name.
         self._performed: Counter[tuple[LaneKey, str, str]] = Counter()

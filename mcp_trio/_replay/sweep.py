@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -357,7 +357,7 @@ class _Sweep:
         found = min(failing, key=lambda result: len(deviations_of(result.decisions)))
         results = dict[tuple[tuple[int, str], ...], ScheduleResult]()
 
-        def fails(candidates: "Sequence[Any]") -> Sequence[bool]:
+        def fails(candidates: Sequence[Mapping[int, str]]) -> Sequence[bool]:
             ran = self.run_all([(RecordedOrder(deviations), 0) for deviations in candidates])
             for deviations, result in zip(candidates, ran, strict=True):
                 results[tuple(deviations.items())] = result
@@ -379,19 +379,21 @@ class _Sweep:
 
 
 def _sweep_in_process(
-    path: str | os.PathLike[str], target: str, sweep_options: SweepOptions
+    path: str | os.PathLike[str], target: str, options: SweepOptions
 ) -> SweepReport:
+    """Run the command that sweeps a TARGET, in a process of its own; return its report."""
     load_sweep_trace(path)  # This raises the errors of the recording in this process.
-    schedule = sweep_options.schedule
-    options = ["--schedules", str(sweep_options.schedules), "--strategy", sweep_options.strategy]
-    options += ["--bound", str(sweep_options.bound)]
-    options += [] if sweep_options.seed is None else ["--seed", str(sweep_options.seed)]
-    name = "sweep"
+    schedule = options.schedule
     if schedule is not None:
-        name, options = "replay", ["--schedule", "-"]
-    command = [sys.executable, "-m", "mcp_trio", name, os.fspath(path), target, "--json", *options]
+        name, arguments = "replay", ["--schedule", "-"]
+    else:
+        name = "sweep"
+        arguments = ["--schedules", str(options.schedules), "--strategy", options.strategy]
+        arguments += ["--bound", str(options.bound)]
+        arguments += [] if options.seed is None else ["--seed", str(options.seed)]
+    command = [sys.executable, "-m", "mcp_trio", name, os.fspath(path), target, "--json"]
     contents = b"" if schedule is None else schedule.encoded()
-    run = subprocess.run(command, capture_output=True, check=False, input=contents)
+    run = subprocess.run([*command, *arguments], capture_output=True, check=False, input=contents)
     try:
         return msgspec.json.decode(run.stdout, type=SweepReport)
     except ValueError:

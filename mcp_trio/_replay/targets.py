@@ -57,7 +57,7 @@ def import_server(target: str) -> Server:
         TargetError: There is no such file, module or server, or importing or making it raises.
     """
     source, _, name = split_target(target)
-    module = _import(source)
+    module = _import_source(source)
     servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
     choices = f"servers in this module: {', '.join(servers) or 'none'}"
     if name:
@@ -109,7 +109,12 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
         IMPORTED_TARGET.reset(imported)
 
 
-def _import(source: str) -> ModuleType:
+def _import_source(source: str) -> ModuleType:
+    """Import a file, or a module by its name.
+
+    Raises:
+        TargetError: As `import_server`.
+    """
     path = Path(source) if source.endswith(".py") else None
     if path is not None and not path.is_file():
         raise TargetError(f"{path}: no such file")

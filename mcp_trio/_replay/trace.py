@@ -8,7 +8,7 @@ return facts about single records, lanes and messages, for several modules of th
 
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Final, TypeAlias
@@ -457,16 +457,18 @@ def load_trace(
     tracked = (record for record in known if not is_untracked_call(record))
     journal = [each for record in tracked for each in _single_steps(record)]
     marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
-    opened: dict[int, str] = {}
-    for mark in marks:
-        if mark_name(mark) == LIFESPAN_OPENED_MARK:
-            value = members_of(decode_body(mark, MarkBody).value)
-            target = value.get("target", "")
-            call = f"{value.get('call', '')}({target and repr(target)})"
-            opened[mark.channel] = f"{call} {value.get('location', '')}"
-    lifespans = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
-    lifespans = lifespans - opened.keys() if runs_lifespans else set[int]()
-    journal = without_lifespans(journal, kept=lifespans)
+    opened = {
+        mark.channel: _opening_call(mark)
+        for mark in marks
+        if mark_name(mark) == LIFESPAN_OPENED_MARK
+    }
+    lifespans = set[int]()
+    if runs_lifespans:
+        recorded = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
+        lifespans = recorded - opened.keys()
+    journal = [
+        record for record in journal if record.channel in lifespans or not _is_of_lifespan(record)
+    ]
     lifespan_of: dict[int, int] = {}
     for mark in filter(begins_session, marks):
         lifespan = members_of(decode_body(mark, MarkBody).value).get("lifespan")
@@ -507,17 +509,17 @@ CHANNEL_MARKS: Final = _LIFESPAN_MARKS | {SESSION_MARK, ENDED_MARK}
 """The marks of sessions and lifespans; a file of one session without a lifespan has none."""
 
 
-def without_lifespans(journal: Iterable[Record], *, kept: Collection[int] = ()) -> list[Record]:
-    """Return the records that are not of a lifespan, or of one on these channels."""
-    return [
-        record
-        for record in journal
-        if record.channel in kept
-        or not (
-            request_lane_name(record.lane or "") == LIFESPAN_LANE
-            or mark_name(record) in _LIFESPAN_MARKS
-        )
-    ]
+def _is_of_lifespan(record: Record) -> bool:
+    """Return whether a record is of the tasks of a lifespan, or a mark about a lifespan."""
+    is_in_lane = request_lane_name(record.lane or "") == LIFESPAN_LANE
+    return is_in_lane or mark_name(record) in _LIFESPAN_MARKS
+
+
+def _opening_call(mark: Record) -> str:
+    """Return the call by which a lifespan opened something, and the location of the call."""
+    value = members_of(decode_body(mark, MarkBody).value)
+    target = value.get("target", "")
+    return f"{value.get('call', '')}({target and repr(target)}) {value.get('location', '')}"
 
 
 def _single_steps(record: Record) -> Iterator[Record]:
