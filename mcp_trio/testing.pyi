@@ -1,9 +1,9 @@
 from ._replay.live_replay import mock_client as mock_client
 from ._replay.mock import MockServer as MockServer
 from ._replay.mock import mock_server as mock_server
-from ._testing.channels import CHANNEL_CHECKS as CHANNEL_CHECKS
-from ._testing.channels import check_channel as check_channel
-from ._testing.channels import check_channel_for as check_channel_for
+from ._testing.channel_contract import CHANNEL_CHECKS as CHANNEL_CHECKS
+from ._testing.channel_contract import check_channel as check_channel
+from ._testing.channel_contract import check_channel_for as check_channel_for
 from ._testing.faults import Fault as Fault
 from ._testing.faults import Faults as Faults
 from ._testing.faults import FaultyChannel as FaultyChannel

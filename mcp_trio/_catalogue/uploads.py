@@ -106,16 +106,64 @@ def open_store(url: str) -> "ObjectStore":
 
 def uploaded_recordings(folder: Path, url: str, *, compress: bool) -> set[str]:
     """Return the recordings whose files are all in the store, by the names of their first files."""
-    uploaded = _read_list(_list_path(folder, url))
-    names = _names(folder)
+    uploaded = _UploadedList(folder, url)
+
+    def is_uploaded(path: Path) -> bool:
+        try:
+            changed = path.stat().st_mtime_ns  # compression preserves it
+        except OSError:
+            return False
+        return uploaded.has(_stored_name(path, compress=compress), changed)
+
     return {
         first
-        for first, recording in recordings_of(folder, names).items()
-        if all(
-            uploaded.get(_stored_name(folder / name, compress=compress)) == _changed(folder / name)
-            for name in recording.files
-        )
+        for first, recording in recordings_of(folder, _names(folder)).items()
+        if all(is_uploaded(folder / name) for name in recording.files)
     }
+
+
+class _UploadedList:
+    """The list of the files that were uploaded from a folder to a store, which is kept in a file.
+
+    It has the time of the last change of each file, in nanoseconds, by its name in the store. Each
+    store has a list of its own.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        digest = hashlib.sha256(url.encode()).hexdigest()
+        self._path = folder / f".uploaded-{digest[:16]}.jsonl"
+        self._changed: dict[str, int] = {}
+        with suppress(FileNotFoundError):
+            for line in self._path.read_bytes().splitlines():
+                # A line may be incomplete, after a crash: the file is uploaded once more.
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    name, changed = msgspec.json.decode(line, type=tuple[str, int])
+                    self._changed[name] = changed
+
+    def __len__(self) -> int:
+        """Return the number of files in the list."""
+        return len(self._changed)
+
+    def has(self, name: str, changed: int) -> bool:
+        """Return whether a file was uploaded after its last change."""
+        return self._changed.get(name) == changed
+
+    def add(self, name: str, changed: int) -> None:
+        """Add a file that was uploaded."""
+        self._changed[name] = changed
+        descriptor = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        try:
+            os.write(descriptor, self._line(name))
+        finally:
+            os.close(descriptor)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all files but these from the list."""
+        self._changed = {name: self._changed[name] for name in self._changed if name in names}
+        _write_private(self._path, map(self._line, self._changed))
+
+    def _line(self, name: str) -> bytes:
+        return msgspec.json.encode((name, self._changed[name])) + b"\n"
 
 
 @attrs.define(eq=False, repr=False)
@@ -166,8 +214,11 @@ class FolderUpload:
     def _upload(self) -> list[str]:
         names = _names(self.folder)
         self._settled &= names
-        list_path = _list_path(self.folder, self.url)
-        uploaded = self._read_short_list(list_path, names)
+        uploaded = _UploadedList(self.folder, self.url)
+        if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
+            uploaded.keep_only(
+                {_stored_name(self.folder / name, compress=self.compress) for name in names}
+            )
         problems: list[str] = []
         failures = 0
         recordings = recordings_of(self.folder, names, self._settled)
@@ -199,10 +250,10 @@ class FolderUpload:
                         found = Path(file.name)
                         name = _stored_name(found, compress=self.compress)
                         changed = os.fstat(file.fileno()).st_mtime_ns
-                        if uploaded.get(name) == changed:
+                        if uploaded.has(name, changed):
                             continue
                         self._put(file, name, compressed=name != found.name)
-                    _add_to_list(list_path, name, changed)
+                    uploaded.add(name, changed)
                 except _EndingError:
                     return problems
                 except Exception as error:  # the disk, or the store, may fail in any way
@@ -240,15 +291,6 @@ class FolderUpload:
         data = chunks() if size > _PART_BYTES else b"".join(chunks())
         obstore.put(self._store, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         self.on_uploaded(sent)
-
-    def _read_short_list(self, path: Path, names: Collection[str]) -> dict[str, int]:
-        """Read the list of uploaded files; shorten it if many of them were removed."""
-        uploaded = _read_list(path)
-        if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
-            kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
-            uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
-            _write_private(path, map(_list_line, uploaded.items()))
-        return uploaded
 
 
 def upload_recordings(
@@ -431,14 +473,6 @@ def _opened(path: Path) -> IO[bytes]:
         return path.with_name(path.name + COMPRESSED_SUFFIX).open("rb")
 
 
-def _changed(path: Path) -> int | None:
-    """Return the time of the last change in nanoseconds; compression preserves it."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
-
-
 def _read(file: IO[bytes]) -> Iterator[bytes]:
     while chunk := file.read(_READ_BYTES):
         yield chunk
@@ -450,36 +484,6 @@ def compressed_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
 
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
     return compressor.read_to_iter(file, size=size, read_size=_READ_BYTES)
-
-
-def _list_path(folder: Path, url: str) -> Path:
-    """Return the file that lists what is uploaded to a store; each store has a list of its own."""
-    digest = hashlib.sha256(url.encode()).hexdigest()
-    return folder / f".uploaded-{digest[:16]}.jsonl"
-
-
-def _read_list(path: Path) -> dict[str, int]:
-    """Return the time of the last change of each uploaded file, by its name in the store."""
-    uploaded: dict[str, int] = {}
-    with suppress(FileNotFoundError):
-        for line in path.read_bytes().splitlines():
-            # A line may be incomplete, after a crash: the file is uploaded once more.
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                name, changed = msgspec.json.decode(line, type=tuple[str, int])
-                uploaded[name] = changed
-    return uploaded
-
-
-def _add_to_list(path: Path, name: str, changed: int) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    try:
-        os.write(descriptor, _list_line((name, changed)))
-    finally:
-        os.close(descriptor)
-
-
-def _list_line(uploaded: tuple[str, int]) -> bytes:
-    return msgspec.json.encode(uploaded) + b"\n"
 
 
 def _first_line(error: Exception) -> str:

@@ -354,10 +354,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-OpenSink: TypeAlias = Callable[[], Sink]
-MakeRecorder: TypeAlias = Callable[..., Recorder]
-
-
 def open_recorder(
     record: str | os.PathLike[str] | RecordOptions,
     *,
@@ -370,7 +366,7 @@ def open_recorder(
     lifespan: bool = False,
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
-    make: Callable[[Path, OpenSink], MakeRecorder] | None = None,
+    make: Callable[..., Recorder] | None = None,
     now: Callable[[], datetime] = utc_now,
 ) -> Recorder:
     """Create the file of a recording, write its `open` record and return the recorder.
@@ -380,10 +376,10 @@ def open_recorder(
     the clock of the Trio run. `schemas` returns the input schemas of the tools by tool name, in
     which passwords may be declared; it is called only for redaction.
 
-    `make` is for recorders of another class than `Recorder`, which create the file later. It gets
-    the path of the file and the function that creates it, and returns the function that is called
-    with the options of a recorder. No error of the file is raised here then. `now` returns the time
-    of day for the `open` record and the name of the file.
+    `make` returns a recorder of another class than `Recorder`, which creates the file later, so
+    that no error of the file is raised here. It is called with the path of the file, a function
+    that creates the file and returns its sink, and the options of a `Recorder`. `now` returns the
+    time of day for the `open` record and the name of the file.
 
     Raises:
         RecordingError: The file cannot be created, or it or a later segment would overwrite a file
@@ -401,8 +397,11 @@ def open_recorder(
         check_record_target(record)
     path = _file_path(options, name, started)
     open_sink = partial(_open_sink, path, options, limits)
-    make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)
-    recorder: Recorder = make_recorder(
+    if make is None:
+        make_recorder: Callable[..., Recorder] = partial(Recorder, open_sink())
+    else:
+        make_recorder = partial(make, path, open_sink)
+    recorder = make_recorder(
         clock=clock,
         begin_ns=begin_ns,
         limits=limits,

@@ -44,11 +44,9 @@ from mcp_trio._journal.records import (
 from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import recording_keys
-from mcp_trio._recorder.files import Segments, other_form, segment_name
+from mcp_trio._recorder.files import Segments, Sink, other_form, segment_name
 from mcp_trio._recorder.options import (
-    MakeRecorder,
     Opening,
-    OpenSink,
     RecordOptions,
     SoleSessionRecording,
     check_positive,
@@ -433,11 +431,8 @@ class PolicyRun:
     def begin(self, start: Callable[..., Recorder], choice: Choice) -> Recorder:
         """Return the recorder of a session that begins; `start` is a partial `open_recorder`."""
         reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
-
-        def make(path: Path, open_sink: OpenSink, *, is_lost: bool = False) -> MakeRecorder:
-            return partial(PolicyRecorder, self, path, open_sink, reasons, is_lost=is_lost)
-
         start = partial(start, now=self.policy.now)
+        make = partial(PolicyRecorder, self, reasons)
         try:
             return start(self._options, make=make)
         except Exception as error:  # of a function that the redaction calls
@@ -504,19 +499,19 @@ class PolicyRecorder(Recorder):
     """A recorder that holds its records until there is a reason to write them.
 
     `open_sink` creates the file at `path`: at once, if there are `reasons` to keep the session from
-    its beginning.
+    its beginning. If it `is_lost`, nothing is written.
     """
 
     def __init__(
         self,
         run: PolicyRun,
-        path: Path,
-        open_sink: OpenSink,
         reasons: Counter[str],
+        path: Path,
+        open_sink: Callable[[], Sink],
         *,
         redactor: "Redactor | None",
         observe: Callable[[Record], object] | None,
-        is_lost: bool,
+        is_lost: bool = False,
         **settings: Any,
     ) -> None:
         is_watched = run.policy.may_keep and not reasons
@@ -532,7 +527,7 @@ class PolicyRecorder(Recorder):
         self._calls: CallTracker
         self._principals: set[str] = set()
         self._is_held = True
-        self._is_lost = is_lost  # it cannot be written, and is forgotten
+        self._is_lost = is_lost
         self._is_finished = False
         self._held_bytes = self._held_records = 0
         self._opened_ns = 0

@@ -28,7 +28,7 @@ from mcp_trio._server.http_serve import HostKind, HttpAddress, serve_http
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import ChangeNotifier
-from mcp_trio._testing.channels import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair
+from mcp_trio._testing.channel_contract import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.descriptors import PolledDescriptor
 from mcp_trio._transports.http_channels import SessionChannel
