@@ -15,6 +15,7 @@ import peers
 import protocol_versions
 import pytest
 import run
+import server_processes
 import sessions
 import trio
 import websocket_framing
@@ -311,18 +312,18 @@ def test_a_client_gets_the_command_of_a_server_without_a_url(tmp_path):
 
 def test_a_server_that_does_not_start_is_reported_with_its_output(tmp_path):
     with (
-        pytest.raises(interop_command.ServerFailed, match=r"did not start: \nno, thanks$"),
+        pytest.raises(server_processes.ServerFailed, match=r"did not start: \nno, thanks$"),
         serving("raise SystemExit('no, thanks')", tmp_path / "log"),
     ):
         pytest.fail("it is not there")
 
 
 def test_a_server_that_does_not_stop_is_a_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr(interop_command, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(server_processes, "STOP_SECONDS", 0.05)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('http://127.0.0.1:9', flush=True)"
     with (
         pytest.raises(
-            interop_command.ServerFailed, match=r"^the server did not stop within 0.05 s"
+            server_processes.ServerFailed, match=r"^the server did not stop within 0.05 s"
         ),
         serving(deaf, tmp_path / "log"),
     ):
@@ -491,7 +492,7 @@ def program(code):
 
 
 def running_server(tmp_path, url="ws://127.0.0.1:9/ws"):
-    return interop_command.RunningServer(process=None, address=url.split("/")[2])
+    return server_processes.RunningServer(process=None, url=url)
 
 
 # Which SDKs are paired.

@@ -224,17 +224,20 @@ def test_unexpected_and_missing_outcomes_are_named():
 
 def test_a_client_that_fails_or_writes_to_stderr_is_reported():
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    output, problems = mocks.run_client([sys.executable, "-c", code])
-    assert output == "out\n"
-    assert problems == ["the client exited with 3", "err"]
-    assert mocks.run_client([sys.executable, "-c", "print('1 checks')"]) == ("1 checks\n", [])
+    done = mocks.run_client([sys.executable, "-c", code])
+    assert done.stdout == "out\n"
+    assert mocks.problems_of(done) == ["the client exited with 3: \nerr"]
+    done = mocks.run_client([sys.executable, "-c", f"{code[:-11]}"])
+    assert mocks.problems_of(done) == ["err"]
+    done = mocks.run_client([sys.executable, "-c", "print('1 checks')"])
+    assert (done.checks, mocks.problems_of(done)) == (1, [])
 
 
 @pytest.mark.real_time
 def test_a_client_that_does_not_end_is_reported(monkeypatch):
     monkeypatch.setattr(mocks, "SESSION_SECONDS", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    assert mocks.run_client(command) == ("", ["no end after 0.1 s"])
+    assert mocks.problems_of(mocks.run_client(command)) == ["no end after 0.1 s"]
 
 
 def test_the_changed_example_differs_where_it_is_expected_to(tmp_path):

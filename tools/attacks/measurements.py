@@ -4,7 +4,6 @@ The figures are of the server's process alone, from /proc (Linux only). Meanwhil
 calls the server in a process of its own, which shows delays and failures.
 """
 
-import signal
 import subprocess
 import sys
 import time
@@ -30,17 +29,17 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("inter
 
 from interop_command import new_table, show
 from load import cpu_seconds_of, rss_mib_of
+from server_processes import running_server
 
 HERE: Final = Path(__file__).resolve().parent
 POLL_SECONDS: Final = 0.02
-
-# How often a server may start again while its resources are read.
-RESTARTS_MAX: Final = 20
 """The interval of polling a server."""
+
+RESTARTS_MAX: Final = 20
+"""How often a server may start again while its resources are read."""
 
 QUIET_SECONDS: Final = 0.5
 RELEASE_SECONDS_MAX: Final = 5.0
-STOP_SECONDS: Final = 15.0
 
 _OTHER_CALL_SECONDS_MAX: Final = 5.0
 WEBSOCKETS: Final = ("websocket", "native", "hypercorn")
@@ -78,22 +77,11 @@ def running_target(
     if certificate is not None:
         options += ["--certificate", str(certificate)]
     command = [sys.executable, str(HERE / "target.py"), *options]
-    with (
-        (folder / f"{transport}.log").open("wb") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            if not url:
-                raise RuntimeError(f"the server does not serve: {command}")
-            if transport in WEBSOCKETS and limits != "http":
-                url = f"ws://{urlsplit(url).netloc}/ws"
-            yield RunningTarget(transport, process.pid, url)
-            process.send_signal(signal.SIGTERM)
-            process.wait(STOP_SECONDS)
-        finally:
-            process.kill()
+    with running_server(command, folder / f"{transport}.log") as server:
+        url = server.url
+        if transport in WEBSOCKETS and limits != "http":
+            url = f"ws://{server.address}/ws"
+        yield RunningTarget(transport, server.process.pid, url)
 
 
 # CPU time and memory.

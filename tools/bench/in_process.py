@@ -14,24 +14,26 @@ import argparse
 import base64
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import trio
 from measuring import print_table
+from server_processes import running_server
 
 from mcp_trio import Client, Context, Server
 from mcp_trio._recorder.encryption import KEYS_VARIABLE
 from mcp_trio.middleware import ConcurrencyLimit, LogLimit, Middleware, Quota, Rate, RateLimit
 from mcp_trio.observers import AuditLog, Metrics, RequestLog, Telemetry
 from mcp_trio.recording import RecordOptions, RecordPolicy
+
+HERE: Final = Path(__file__).resolve().parent
 
 Servers: TypeAlias = Mapping[str, Server]
 
@@ -50,14 +52,6 @@ LIMITS: Final[Mapping[str, Sequence[Middleware]]] = {
     "Quota of bytes": (Quota(Rate(per_minute=1e12, burst=10**12), of="bytes"),),
     "LogLimit": (LogLimit("100/second"),),
 }
-RECEIVER: Final = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from otlp_receiver import OtlpReceiver
-with OtlpReceiver() as receiver:
-    print(receiver.url, flush=True)
-    sys.stdin.read()
-"""
 
 
 # The servers, by kind.
@@ -103,8 +97,9 @@ def with_observers(folder: Path, stack: ExitStack) -> Servers:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.trace import NoOpTracerProvider
 
-    url, exporting = stack.enter_context(receiver_of_spans()), TracerProvider()
-    exporter = OTLPSpanExporter(f"{url}/v1/traces")
+    receiver = [sys.executable, str(HERE.parent / "interop" / "otlp_receiver.py")]
+    server = stack.enter_context(running_server(receiver, folder / "receiver.log"))
+    exporting, exporter = TracerProvider(), OTLPSpanExporter(f"{server.url}/v1/traces")
     exporting.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=100_000))
     stack.callback(exporting.shutdown)
     observers: dict[str, list[Any]] = {
@@ -117,17 +112,6 @@ def with_observers(folder: Path, stack: ExitStack) -> Servers:
         "AuditLog": [AuditLog(folder / "audit.jsonl", key=b"a key of 16 byte")],
     }
     return {title: bench_server(observers=each) for title, each in observers.items()}
-
-
-@contextmanager
-def receiver_of_spans() -> Iterator[str]:
-    """Run a receiver of spans in a process; yield its URL."""
-    interop = str(Path(__file__).resolve().parent.parent / "interop")
-    command, pipe = [sys.executable, "-c", RECEIVER, interop], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as receiver:
-        assert receiver.stdout is not None
-        yield receiver.stdout.readline().strip()
-        receiver.communicate("")
 
 
 def with_policies(folder: Path, _stack: ExitStack) -> Servers:

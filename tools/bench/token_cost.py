@@ -11,9 +11,7 @@ import argparse
 import http.client
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from typing import Any, Final
 from joserfc import jwk, jwt
 from load import called, cpu_seconds_of
 from measuring import print_table
-from server_processes import connected, free_port, stop
+from server_processes import listening
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
 
@@ -68,21 +66,21 @@ def serve(variant: str, port: int) -> None:
 
 @contextmanager
 def served(variant: str, key: jwk.ECKey) -> Iterator[tuple[int, http.client.HTTPConnection]]:
-    """Serve in a process of its own; gives its id, and a connection to it."""
-    port = free_port()
+    """Serve in a process of its own; yield its id, and a connection to it."""
     environment = {**os.environ, KEYS: json.dumps({"keys": [key.as_dict(private=False)]})}
-    command = [sys.executable, __file__, "--serve", variant, "--port", str(port)]
-    if variant.startswith(OF_SDK):
+
+    def command(port: int) -> list[str]:
+        if not variant.startswith(OF_SDK):
+            return [sys.executable, __file__, "--serve", variant, "--port", str(port)]
         keys = [] if variant.endswith("no token") else [environment[KEYS]]
         program = str(Path(__file__).with_name("server_sdk_tokens.py"))
-        command = [*PYTHON_2.start(program), str(port), *keys]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        connected(lambda: socket.create_connection(("127.0.0.1", port)), process).close()
-        with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
-            yield process.pid, connection
-    finally:
-        stop(process)
+        return [*PYTHON_2.start(program), str(port), *keys]
+
+    with (
+        listening(command, env=environment) as server,
+        closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection,
+    ):
+        yield server.process.pid, connection
 
 
 def tokens(variant: str, key: jwk.ECKey, round_: int) -> list[str]:

@@ -39,8 +39,9 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
 
 from install import ensure  # noqa: E402
-from interop_command import ServerFailed, new_table, running_server, show  # noqa: E402
+from interop_command import new_table, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
+from server_processes import ServerFailed, running_server  # noqa: E402
 
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
 PACKAGE: Final = "@modelcontextprotocol/conformance"

@@ -157,8 +157,8 @@ def direct(transport: str, server: Sequence[str]) -> Iterator[str]:
     if transport == "stdio":
         yield json.dumps([*server, "stdio"])
         return
-    with listening(lambda port: [*server, transport, str(port)]) as port:
-        yield f"http://127.0.0.1:{port}/{'mcp' if transport == 'http' else 'sse'}"
+    with listening(lambda port: [*server, transport, str(port)]) as running:
+        yield f"{running.url}/{'mcp' if transport == 'http' else 'sse'}"
 
 
 @contextlib.contextmanager
@@ -171,8 +171,8 @@ def behind(gateway: Gateway, server: Sequence[str]) -> Iterator[str]:
             yield json.dumps(start())
             return
         scheme = "ws" if gateway.client == "websocket" else "http"
-        with listening(lambda port: start(port=port)) as port:
-            yield f"{scheme}://127.0.0.1:{port}{gateway.path}"
+        with listening(lambda port: start(port=port)) as running:
+            yield f"{scheme}://{running.address}{gateway.path}"
 
 
 @attrs.frozen

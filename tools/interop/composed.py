@@ -6,7 +6,6 @@ middle is then replayed, without the SDK. Prints the checks; the exit status is 
 a replay differs, or if a peer is not installed.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,11 +14,11 @@ from typing import Final
 
 import attrs
 from interop_command import (
-    last_lines,
     new_table,
     parse,
     peer_parser,
     run_command,
+    run_to_end,
     sdks,
     show,
     wrong,
@@ -61,24 +60,20 @@ def run_one(peer: Peer, outer: str, inner: str, folder: Path) -> Outcome:
     recording = folder / f"{peer.name.replace(' ', '-')}-{outer}-{inner}.mcprec.jsonl"
     middle = [sys.executable, __file__, "serve", str(recording), inner, *peer.server_command()]
     client = [sys.executable, str(OUR_CLIENT), "--record", f"{folder}/", outer, *middle]
-    checks, replayed, failures = "", "", list[str]()
-    try:
-        done = subprocess.run(
-            client, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        failures.append(f"no end after {SESSION_SECONDS:g} s")
-    else:
-        checks = done.stdout.strip().rpartition("\n")[2]
-        if done.returncode:
-            failures.append(f"the client exited with {done.returncode}: {last_lines(done.stderr)}")
+    done = run_to_end(client, SESSION_SECONDS)
+    replayed, failures = "", [done.failure] if done.failure else []
     try:
         report = replay(recording, composed(["no-such-command"], inner))
         replayed = f"{report.requests} requests"
     except (OSError, MCPError) as error:
         failures.append(f"the replay: {error}")
     return Outcome(
-        peer=peer, outer=outer, inner=inner, checks=checks, replayed=replayed, failures=failures
+        peer=peer,
+        outer=outer,
+        inner=inner,
+        checks=f"{done.checks} checks" if done.checks else "",
+        replayed=replayed,
+        failures=failures,
     )
 
 

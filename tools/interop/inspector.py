@@ -1,14 +1,12 @@
 """Use our server with the MCP Inspector's command line: `python tools/interop/inspector.py`.
 
 The Inspector lists the tools and calls some, over each transport, with legacy and stateless
-versions.
-Prints a table of durations; the exit status is 1 if a result was wrong, or if the Inspector is not
-installed.
+versions. Prints a table of durations; the exit status is 1 if a result was wrong, or if the
+Inspector is not installed.
 """
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +17,15 @@ from typing import Any, Final
 
 import attrs
 from facts import FACTS
-from interop_command import last_lines, new_table, reachable_server, run_command, show, wrong
+from interop_command import (
+    Finished,
+    new_table,
+    reachable_server,
+    run_command,
+    run_to_end,
+    show,
+    wrong,
+)
 from peers import INSPECTOR, Command, MissingPeer, Transport, is_installed
 from rich.table import Table
 from sessions import OUR_SERVER
@@ -93,31 +99,17 @@ def run_request(
     how = ["--transport", transport, "--protocol-era", mode, "--format", "json"]
     command = [*INSPECTOR.start(PROGRAM), "--cli", *how, *request.options, *server]
     begin = time.monotonic()
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS_MAX,
-            env={**os.environ, "HOME": str(home)},  # where it keeps settings
-        )
-        failure = _failure_of(request, done)
-    except subprocess.TimeoutExpired:
-        failure = f"no end after {SECONDS_MAX:g} s"
+    environment = {**os.environ, "HOME": str(home)}  # where it keeps settings
+    done = run_to_end(command, SECONDS_MAX, name="the Inspector", env=environment)
     return Result(
         request=request.name,
         connection=connection,
         seconds=time.monotonic() - begin,
-        failure=failure,
+        failure=done.failure or _failure_of(request, done),
     )
 
 
-def _failure_of(request: Request, done: "subprocess.CompletedProcess[str]") -> str:
-    if done.returncode:
-        return (
-            f"the Inspector exited with {done.returncode}: {last_lines(done.stderr + done.stdout)}"
-        )
+def _failure_of(request: Request, done: Finished) -> str:
     try:
         is_right = request.is_right(json.loads(done.stdout)["result"])
     except (ValueError, LookupError, TypeError):

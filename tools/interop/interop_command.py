@@ -1,4 +1,4 @@
-"""The parts of every interop command: arguments, servers, clients' progress lines and tables."""
+"""The parts of every interop command: arguments, programs of clients and servers, and tables."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import attrs
 import trio
@@ -22,7 +22,7 @@ from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from server_processes import stop
+from server_processes import last_lines, running_server
 
 Outcome = TypeVar("Outcome")
 
@@ -102,46 +102,12 @@ def show(table: Table | None, problems: Iterable[str] = (), summary: str = "") -
     return not found
 
 
-START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 15.0
-POLL_SECONDS: Final = 0.02
-LAST_LINES: Final = 12
-
 URLS: Final[Mapping[Transport, str]] = {
     "http": "http://{}/mcp",
     "sse": "http://{}/sse",
     "websocket": "ws://{}/ws",
 }
 COMMAND_PREFIXES: Final[Mapping[Transport, Command]] = {"stdio": [], "dialled": [HUB]}
-
-
-class ServerFailed(Exception):  # noqa: N818  what happened, in a word
-    """The server did not start to serve, or did not stop."""
-
-
-@attrs.frozen
-class RunningServer:
-    """A running server process and its "host:port" address."""
-
-    process: "subprocess.Popen[bytes]"
-    address: str
-
-    @property
-    def origin(self) -> str:
-        return f"http://{self.address}"
-
-
-@contextmanager
-def running_server(command: Command, log: Path) -> Generator[RunningServer]:
-    """Run a server while the block runs, with its output in `log`."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        yield RunningServer(process, _address_of(process, log))
-    finally:
-        if not stop(process, STOP_SECONDS):
-            tail = last_lines(log.read_bytes())
-            raise ServerFailed(f"the server did not stop within {STOP_SECONDS:g} s: {tail}")
 
 
 @contextmanager
@@ -158,20 +124,42 @@ def reachable_server(command: Command, transport: Transport, log: Path) -> Gener
         yield [URLS[transport].format(server.address)]
 
 
-def _address_of(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Wait until the server prints its first URL, and return the URL's host and port."""
-    end = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        text = log.read_text("utf-8", "replace")
-        if found := re.search(r"(?:http|ws)://([0-9.]+:[0-9]+)(?=[/\s])", text):
-            return found[1]
-        time.sleep(POLL_SECONDS)
-    raise ServerFailed(f"the server did not start: {last_lines(log.read_bytes())}")
+NO_END: Final = "no end"
+"""The failure of a program that has to be killed begins with these words."""
 
 
-def last_lines(text: str | bytes) -> str:
-    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return "\n".join(["", *decoded.splitlines()[-LAST_LINES:]])
+class Finished(NamedTuple):
+    """The output of a program that has been run, and how it failed, or an empty text."""
+
+    stdout: str
+    stderr: str
+    failure: str
+
+    @property
+    def checks(self) -> int | None:
+        """The number of checks that a client of the scenario printed at its end."""
+        found = re.search(r"^([0-9]+) checks$", self.stdout, re.MULTILINE)
+        return int(found[1]) if found else None
+
+
+def run_to_end(
+    command: Sequence[str], seconds: float, *, name: str = "the client", **options: Any
+) -> Finished:
+    """Run a program, with options of `subprocess.run`; kill it after so many seconds."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=seconds, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        return Finished("", "", _failure(f"{NO_END} after {seconds:g} s", error.stderr or b""))
+    exited = f"{name} exited with {done.returncode}"
+    failure = _failure(exited, done.stderr or done.stdout) if done.returncode else ""
+    return Finished(done.stdout, done.stderr, failure)
+
+
+def _failure(text: str, output: str | bytes) -> str:
+    tail = last_lines(output)
+    return f"{text}: {tail}" if tail else text
 
 
 @attrs.define(kw_only=True)

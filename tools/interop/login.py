@@ -8,8 +8,8 @@ users. A user agrees to everything. Prints a line for each check; the exit statu
 
 import json
 import re
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -28,6 +28,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 from peers import NODE, NodeEnvironment
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import free_port, running_server
+
 from mcp_trio import Client, Context, Server
 from mcp_trio.auth import (
     AuthorizationServer,
@@ -40,7 +44,6 @@ from mcp_trio.auth import (
 HERE: Final = Path(__file__).resolve().parent
 PROVIDER: Final = NodeEnvironment(name="oidc-provider", folder=HERE / "oidc_provider", node=NODE)
 PACKAGE: Final = "oidc-provider"
-STOP_SECONDS: Final = 10.0
 PAGES_MAX: Final = 20
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
 RESULTS: Final[dict[str, Any]] = {
@@ -143,17 +146,12 @@ def _decoded(part: str) -> bytes:
 
 @contextmanager
 def provider() -> Generator[str]:
-    """Run the provider, and return its issuer."""
-    command = PROVIDER.start("provider.mjs")
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            process.wait(STOP_SECONDS)
+    """Run the provider while the block runs; yield its issuer."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_server(PROVIDER.start("provider.mjs"), Path(folder, "log")) as process,
+    ):
+        yield process.url
 
 
 @contextmanager
@@ -252,9 +250,7 @@ async def check_proxy(issuer: str) -> list[tuple[str, bool]]:
     """Return the checks of a server in front of the provider, and whether each of them holds."""
     offset, rows = 0.0, list[tuple[str, bool]]()
     tokens: list[str] = []
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
+    port = free_port()
     client_id, secret = await registered(issuer, f"http://127.0.0.1:{port}/callback")
     provider = IdentityProvider(
         issuer=issuer,

@@ -12,12 +12,10 @@ if no call was rejected, because this machine is too slow for a load beyond the 
 import argparse
 import collections
 import itertools
-import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +24,7 @@ import trio
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from server_processes import RedisProcess
+from server_processes import RedisProcess, running_server
 
 from mcp_trio import Client, RequestError
 from mcp_trio.middleware import Rate
@@ -65,35 +63,18 @@ class UserLoad:
         return "" if is_right else "not as configured"
 
 
-def _start(command: Sequence[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-@asynccontextmanager
-async def instances(
-    folder: Path, count: int, options: Sequence[str]
-) -> AsyncGenerator[Sequence[str]]:
-    """Run instances of the server within the block; give their URLs."""
+@contextmanager
+def instances(folder: Path, count: int, options: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Run instances of the server while the block runs; yield their URLs."""
     program = folder / "adder.py"
     program.write_text(SERVER % USERS, encoding="utf-8")
     command = [sys.executable, "-m", "mcp_trio", "run", str(program), "--transport", "http"]
     command += ["--port", "0", *options]
-    processes = [_start(command) for _ in range(count)]
-    try:
-        urls: list[str] = []
-        for process in processes:
-            assert process.stderr is not None
-            line = await trio.to_thread.run_sync(process.stderr.readline)
-            found = re.search(r"http://\S+", line)
-            if found is None:
-                raise SystemExit(f"an instance does not serve: {line}")
-            urls.append(found[0])
-        yield urls
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.communicate()
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(running_server(command, folder / f"{number}.log")).url
+            for number in range(count)
+        ]
 
 
 async def load(urls: Sequence[str], rate: Rate, clients: int, seconds: float) -> list[UserLoad]:
@@ -140,7 +121,7 @@ async def main(options: argparse.Namespace) -> int:
                 (3, "three instances, one Redis", ("--redis", redis.url)),
             ):
                 arguments = ["--rate-limit", options.rate, *more]
-                async with instances(Path(name), count, arguments) as urls:
+                with instances(Path(name), count, arguments) as urls:
                     loads = await load(urls, rate, options.clients, options.seconds)
                 print(f"\n{text:28} {'allowed':>8} {'configured':>10} {'rejected':>8}")
                 for each in loads:

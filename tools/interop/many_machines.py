@@ -43,7 +43,7 @@ from peers import PYTHON_1, TYPESCRIPT  # installed by install.py
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from server_processes import RedisProcess, free_port
+from server_processes import RedisProcess, free_port, wait_until_listening
 
 from mcp_trio import Client
 from mcp_trio._client.client import notifications_handled
@@ -96,11 +96,8 @@ class Instance:
 
     async def ready(self) -> None:
         """Wait until the instance accepts connections."""
-        while True:
-            with contextlib.suppress(OSError):
-                await (await trio.open_tcp_stream("127.0.0.1", self.port)).aclose()
-                return
-            await trio.sleep(0.1)
+        assert self.process is not None
+        await trio.to_thread.run_sync(wait_until_listening, self.port, self.process)
 
     async def end(self, number: int) -> None:
         """Send a signal to the instance, and wait for its end."""

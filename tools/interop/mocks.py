@@ -1,23 +1,18 @@
 """Use recordings as mock servers, with the recorded clients: `python tools/interop/mocks.py`.
 
 The proxy records sessions of the Python SDK with published servers. Clients of the official SDKs
-repeat
-them with `mcp-trio mock` in place of the server, and run the scenario with recordings that another
-SDK
-made. Then the recorded inputs are sent to the published servers, and to a changed example of ours.
-Clients have to receive exactly what was recorded, and only what was changed may differ. Prints what
-was
-compared; the exit status is 1 if there is another difference, or if a peer is not installed.
+repeat them with `mcp-trio mock` in place of the server, and run the scenario with recordings that
+another SDK made. Then the recorded inputs are sent to the published servers, and to a changed
+example of ours. Clients have to receive exactly what was recorded, and only what was changed may
+differ. Prints what was compared; the exit status is 1 if there is another difference, or if a peer
+is not installed.
 
 A repeater (`python_repeater.py`, `typescript/repeater.mjs`) gets a script: the requests in order,
-and a
-result for each method that the server requests. It prints a transcript: the answers, with that to
-`initialize` first, the server's requests, the notifications, and the SDK's errors.
+and a result for each method that the server requests. It prints a transcript: the answers, with
+that to `initialize` first, the server's requests, the notifications, and the SDK's errors.
 """
 
 import json
-import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +25,17 @@ import msgspec
 from environments import arguments_of, in_environment, prepare
 from facts import FACTS
 from golden_sessions import SUFFIX, record_session
-from interop_command import new_table, parse, peer_parser, run_command, sdks, show, wrong
+from interop_command import (
+    Finished,
+    new_table,
+    parse,
+    peer_parser,
+    run_command,
+    run_to_end,
+    sdks,
+    show,
+    wrong,
+)
 from peers import HERE, HOME, PEERS, Command, Peer
 from rich.table import Table
 from sdk_adapter import Json
@@ -129,7 +134,6 @@ def unexpected(found: Iterable[object], expected: Iterable[str]) -> list[str]:
 
 AT_ONCE: Final = 2
 SESSION_SECONDS: Final = 60.0
-LAST_LINES: Final = 12
 
 MCP_TRIO: Final = (sys.executable, "-m", "mcp_trio")
 GOLDEN: Final = HOME / "recordings"
@@ -203,9 +207,9 @@ def repeat(recording: Path, peer: Peer) -> Outcome:
     script = recording.with_name(f"{recording.name}.{peer.name}.json")
     script.write_text(json.dumps(script_of(recorded)), encoding="utf-8")
     repeater = attrs.evolve(peer, client=REPEATERS[peer.name])
-    output, problems = run_client(repeater.client_command(str(script), *mock(recording)))
+    done = run_client(repeater.client_command(str(script), *mock(recording)))
     transcript = transcript_of(recorded)
-    found = problems or differences(transcript, json.loads(output))
+    found = problems_of(done) or differences(transcript, json.loads(done.stdout))
     return _outcome("mock, repeated", recording, peer, item_count(transcript), found)
 
 
@@ -214,12 +218,8 @@ def run_scenario(peer: Peer) -> Outcome:
     (recording,) = GOLDEN.glob(f"{SCENARIOS[peer.name]}{SUFFIX}*")
     # At once, this SDK loses all reports of progress (typescript-sdk#2580).
     options = ["--pace"] if peer.name == "TypeScript 1" else []
-    output, problems = run_client(
-        peer.client_command(FACTS.protocol_version, *mock(recording, *options))
-    )
-    checks = re.search(r"^([0-9]+) checks$", output, re.MULTILINE)
-    compared = int(checks[1]) if checks else 0
-    return _outcome("mock, scenario", recording, peer, compared, problems)
+    done = run_client(peer.client_command(FACTS.protocol_version, *mock(recording, *options)))
+    return _outcome("mock, scenario", recording, peer, done.checks or 0, problems_of(done))
 
 
 def _outcome(mode: str, recording: Path, peer: Peer, compared: int, problems: list[str]) -> Outcome:
@@ -232,16 +232,13 @@ def _outcome(mode: str, recording: Path, peer: Peer, compared: int, problems: li
     )
 
 
-def run_client(command: Command) -> tuple[str, list[str]]:
-    """Return a client's stdout, and its problems: exit status and stderr."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return "", [f"no end after {SESSION_SECONDS:g} s"]
-    status = [f"the client exited with {done.returncode}"] if done.returncode else []
-    return done.stdout, [*status, *done.stderr.splitlines()[-LAST_LINES:]]
+def run_client(command: Command) -> Finished:
+    return run_to_end(command, SESSION_SECONDS)
+
+
+def problems_of(done: Finished) -> list[str]:
+    """Return the problems of a client: its failure, or what it printed to stderr."""
+    return [done.failure] if done.failure else done.stderr.splitlines()
 
 
 # Recorded inputs, and live servers.

@@ -20,18 +20,15 @@ import trio
 from facts import FACTS, TOUR, has
 from interop_command import (
     Progress,
-    RunningServer,
-    ServerFailed,
-    last_lines,
     new_table,
     run_command,
     run_program,
-    running_server,
     show,
     wrong,
 )
 from peers import HERE, LEGACY, PEERS, PYTHON_WEB, Command, MissingPeer, is_installed
 from rich.table import Table
+from server_processes import RunningServer, ServerFailed, last_lines, running_server
 from sessions import OUR_CLIENT
 
 TOUR_SECONDS: Final = 90.0

@@ -6,6 +6,7 @@ https://opentelemetry.io/docs/specs/otlp/#otlphttp, and keeps the spans and the 
 """
 
 import gzip
+import signal
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -128,3 +129,9 @@ class OtlpReceiver:
             return lines
 
         return below(None, "")
+
+
+if __name__ == "__main__":
+    with OtlpReceiver() as running_receiver:
+        print(running_receiver.url, flush=True)
+        signal.pause()

@@ -8,7 +8,6 @@ differ, or if a peer is not installed.
 
 import itertools
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,18 +18,20 @@ from typing import Final
 import attrs
 from facts import FACTS, VERSION_MODES
 from interop_command import (
-    ServerFailed,
+    NO_END,
     new_table,
     parse,
     peer_parser,
     reachable_server,
     run_command,
+    run_to_end,
     sdks,
     show,
     wrong,
 )
 from peers import LEGACY, SDKS, Command, Peer, Transport
 from rich.table import Table
+from server_processes import ServerFailed
 from sessions import OUR_CLIENT, OUR_SERVER, THEIR_SERVERS
 
 AT_ONCE: Final = 2
@@ -122,14 +123,10 @@ def pair(client: Side, server: Side, location: AbstractContextManager[Command]) 
 
 
 def _pair_running(client: Side, server: Side, server_arguments: Command) -> Pairing:
-    command = [*client.command, *server_arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return Pairing(client, server, "no end", f"after {SESSION_SECONDS:g} s")
-    if done.returncode:
+    done = run_to_end([*client.command, *server_arguments], SESSION_SECONDS)
+    if done.failure.startswith(NO_END):
+        return Pairing(client, server, NO_END, done.failure)
+    if done.failure:
         return Pairing(client, server, REJECTED, _reason(done.stderr))
     found = re.search("^at (.+)$", done.stdout, re.MULTILINE)
     return Pairing(client, server, found[1] if found else "nothing", "")

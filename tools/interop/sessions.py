@@ -1,8 +1,6 @@
 """Run one recorded session with an SDK, and count its methods and features."""
 
-import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -10,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from interop_command import ServerFailed, last_lines, reachable_server
+from interop_command import reachable_server, run_to_end
 from method_counts import SessionCounts, count_session
 from peers import HERE, HOME, Command, Peer, Role, Transport
+from server_processes import ServerFailed
 
 from mcp_trio.errors import RecordingError
 
@@ -114,13 +113,9 @@ def _counts_in(session_folder: Path) -> SessionCounts:
 
 def _run_client(command: Command) -> tuple[int, list[str]]:
     """Run a client; return how many checks it made, and its failures."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
-        return 0, [f"no end after {SESSION_SECONDS:g} s: {last_lines(error.stderr or b'')}"]
-    if done.returncode:
-        return 0, [f"the client exited with {done.returncode}: {last_lines(done.stderr)}"]
-    checks = re.search(r"^([0-9]+) checks$", done.stdout, re.MULTILINE)
-    return (int(checks[1]), []) if checks else (0, ["the client did not print its checks"])
+    done = run_to_end(command, SESSION_SECONDS)
+    if done.failure:
+        return 0, [done.failure]
+    if done.checks is None:
+        return 0, ["the client did not print its checks"]
+    return done.checks, []

@@ -24,6 +24,7 @@ import trio
 from install import ensure
 from login import PROVIDER, User, provider
 from peers import NODE, PYTHON_1, TYPESCRIPT, Command
+from server_processes import listening, running_server, wait_until_listening
 
 from mcp_trio import Client, Context, Server
 from mcp_trio.auth import (
@@ -88,18 +89,12 @@ async def our_url(issuer: str | None) -> AsyncGenerator[str]:
 @asynccontextmanager
 async def sdk_url(command: Command, issuer: str) -> AsyncGenerator[str]:
     """Serve a server of an SDK; give its URL."""
-    process = await trio.lowlevel.open_process(
-        [*command, "server", issuer], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert process.stdout is not None
-    try:
-        url = await _line(process.stdout, bytearray())
-        await _wait_for(url)
-        yield url
-    finally:
-        process.terminate()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_server([*command, "server", issuer], Path(folder, "log")) as server,
+    ):
+        wait_until_listening(server.port, server.process)
+        yield server.url
 
 
 async def _line(stream: trio.abc.ReceiveStream, received: bytearray) -> str:
@@ -111,23 +106,6 @@ async def _line(stream: trio.abc.ReceiveStream, received: bytearray) -> str:
     line, _, rest = bytes(received).partition(b"\n")
     received[:] = rest
     return line.decode().strip()
-
-
-async def _wait_for(url: str) -> None:
-    port = int(url.rpartition(":")[2].partition("/")[0])
-    while True:
-        try:
-            stream = await trio.open_tcp_stream("127.0.0.1", port)
-        except OSError:
-            await trio.sleep(0.05)
-        else:
-            await stream.aclose()
-            return
-
-
-async def _wait_in_time(url: str) -> None:
-    with trio.fail_after(SECONDS_MAX):
-        await _wait_for(url)
 
 
 async def our_call(url: str, agree: Agree, issuer: str | None) -> str:
@@ -220,6 +198,7 @@ def matrix(issuer: str) -> int:
 
 SERVER: Final = """\
 import os
+import sys
 from mcp_trio import Context, Server
 
 server = Server("notes", auth=os.environ["ISSUER"])
@@ -229,7 +208,7 @@ async def whoami(*, ctx: Context) -> str:
     return f"scopes {' '.join(sorted(ctx.auth.scopes))}"
 
 if __name__ == "__main__":
-    server.run("http", port=8719, record="recordings/")
+    server.run("http", port=int(sys.argv[1]), record="recordings/")
 """
 CLIENT: Final = """\
 import sys
@@ -272,18 +251,9 @@ def demo(issuer: str) -> int:
             "ISSUER": issuer,
         }
         run = partial(_run, folder=folder, environment=environment)
-        server = subprocess.Popen(
-            [sys.executable, "server.py"],
-            cwd=folder,
-            env=environment,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            trio.run(_wait_in_time, "http://127.0.0.1:8719/mcp")
-            status = run("client", [sys.executable, "client.py", "http://127.0.0.1:8719/mcp"])
-        finally:
-            server.terminate()
-            server.wait()
+        serve = [sys.executable, "server.py"]
+        with listening(lambda port: [*serve, f"{port}"], cwd=folder, env=environment) as server:
+            status = run("client", [sys.executable, "client.py", f"{server.url}/mcp"])
         recordings = sorted(map(str, (folder / "recordings").iterdir()))
         replay = [sys.executable, "-m", "mcp_trio", "replay"]
         for recording in recordings:

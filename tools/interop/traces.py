@@ -14,8 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ from peers import PYTHON_2, PYTHON_OTEL, is_installed
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from server_processes import free_port
+from server_processes import free_port, running_server, stop, wait_until_listening
 
 from mcp_trio import Client
 from mcp_trio.observers import Telemetry
@@ -58,24 +57,6 @@ from oteltest.sink.handler import PrintHandler
 HttpSink(PrintHandler(), logging.getLogger(), int(sys.argv[1])).start()
 time.sleep(600)
 """
-
-
-@contextmanager
-def listening(command: list[str], variables: Mapping[str, str]) -> Generator[str]:
-    """Run a command that prints the URL where it listens; yield the URL."""
-    environment = {**os.environ, **variables}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        line = ""
-        while "http://" not in line:
-            line = process.stderr.readline()
-            if not line:
-                raise SystemExit(f"{command} printed no URL")
-        try:
-            yield line.split()[-1]
-        finally:
-            process.terminate()
-            process.stderr.read()
 
 
 async def call(target: str | list[str], provider: TracerProvider, **options: object) -> None:
@@ -147,14 +128,15 @@ def check_packaged_receiver(program: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
     sink = [PYTHON_OTEL.python, "-c", SINK, str(port)]
+    run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0", "--telemetry"]
+    environment = {**os.environ, **variables}
     with subprocess.Popen(sink, stdout=subprocess.PIPE, text=True) as process:
         try:
-            trio.run(wait_until_open, port)
-            run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0"]
-            with listening([*run, "--telemetry"], variables) as server_url:
-                trio.run(call, server_url, provider_for(url))
+            wait_until_listening(port, process)
+            with running_server(run, program.with_suffix(".log"), env=environment) as server:
+                trio.run(call, server.url, provider_for(url))
         finally:
-            process.terminate()
+            stop(process)
         assert process.stdout is not None
         requests = [ast.literal_eval(line) for line in process.stdout]
     traces: dict[str, set[str]] = {}
@@ -168,19 +150,6 @@ def check_packaged_receiver(program: Path) -> None:
     print(f"\nThe receiver of oteltest has the call in the traces {traces}")
     if [*traces.values()] != [{"client", "greeter"}]:
         raise SystemExit("the spans of client and server are not one trace")
-
-
-async def wait_until_open(port: int) -> None:
-    """Wait until a port of this machine accepts connections."""
-    with trio.fail_after(30):
-        while True:
-            try:
-                stream = await trio.open_tcp_stream("127.0.0.1", port)
-            except OSError:
-                await trio.sleep(0.1)
-            else:
-                await stream.aclose()
-                return
 
 
 def main() -> None:
@@ -205,14 +174,16 @@ def main() -> None:
         served, passed = str(folder / "served"), str(folder / "passed")
         run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0"]
         run += ["--record", served, "--telemetry"]
-        with listening(run, variables) as url:
-            proxy = [*MCP_TRIO, "record", "-o", passed, "--listen", "127.0.0.1:0", "--to", url]
-            proxy += ["--telemetry"]
-            with listening(proxy, {**variables, "OTEL_SERVICE_NAME": "proxy"}) as proxy_url:
-                trio.run(call, proxy_url, provider)
+        environment = {**os.environ, **variables}
+        with running_server(run, folder / "server.log", env=environment) as server:
+            proxy = [*MCP_TRIO, "record", "-o", passed, "--listen", "127.0.0.1:0"]
+            proxy += ["--to", server.url, "--telemetry"]
+            of_proxy = {**environment, "OTEL_SERVICE_NAME": "proxy"}
+            with running_server(proxy, folder / "proxy.log", env=of_proxy) as running_proxy:
+                trio.run(call, running_proxy.url, provider)
                 if with_sdk:
-                    environment = {**os.environ, **variables}
-                    subprocess.run([*sdk, "client", proxy_url], env=environment, check=True)
+                    client = [*sdk, "client", running_proxy.url]
+                    subprocess.run(client, env=environment, check=True)
         print("Our client, the recording proxy, our server, as the receiver has the trace:\n")
         spans = check(receiver, "client", "proxy", "greeter")
         trace_id = spans[-1].trace_id
@@ -229,17 +200,10 @@ def main() -> None:
             print("The official SDK's client, the recording proxy, and our server:\n")
             check(receiver, "sdk-client", "proxy", "greeter")
             print("\nOur client, and a server of the official SDK:\n")
-            environment = {**variables, "PYTHONPATH": ""}
-            trio.run(call_sdk, [*sdk, "server"], provider, environment)
+            of_sdk = {**variables, "PYTHONPATH": ""}
+            trio.run(partial(call, [*sdk, "server"], provider, env=of_sdk))
             check(receiver, "client", "sdk-server")
             check_packaged_receiver(program)
-
-
-async def call_sdk(
-    command: list[str], provider: TracerProvider, variables: Mapping[str, str]
-) -> None:
-    """Call the tool of the official SDK's server over stdio."""
-    await call(command, provider, env=variables)
 
 
 if __name__ == "__main__":

@@ -475,8 +475,8 @@ async def context_by_type() -> Facts:
 
 
 async def run_http() -> Facts:
-    with listening(lambda port: [sys.executable, str(SCRIPT), "http", str(port)]) as port:
-        url = f"http://127.0.0.1:{port}/mcp"
+    with listening(lambda port: [sys.executable, str(SCRIPT), "http", str(port)]) as running:
+        url = f"{running.url}/mcp"
         async with Client(url) as client:
             return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 
