@@ -10,26 +10,22 @@ error does not name the fault (Linux only).
 import argparse
 import gzip
 import io
-import json
 import logging
-import resource
 import socketserver
-import subprocess
 import sys
 import threading
-import time
 import warnings
 import zlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import httpx
 import httpx2
 import trio
 import zstandard
+from attacked_process import AttackCost, cost_in_process, cost_of, print_cost
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
@@ -38,15 +34,13 @@ from interop_command import new_table, show
 from mcp_trio import Client, Context, Server
 from mcp_trio.http import EffectTransport
 
-HELD_MS_MAX: Final = 50.0
-GROWTH_MIB_MAX: Final = 100.0
 SECONDS_MAX: Final = 10.0
 LOG_BYTES_MAX: Final = 4_000
 FLOOD_SECONDS: Final = 2.0
 DECODED_BYTES: Final = 1 << 30
 
 
-# The bodies -------------------------------------------------------------------------------------
+# The bodies.
 
 
 def gzipped(size: int) -> bytes:
@@ -78,7 +72,7 @@ def bombs() -> Mapping[str, tuple[str, bytes]]:
     }
 
 
-# The server -------------------------------------------------------------------------------------
+# The server.
 
 
 @contextmanager
@@ -110,7 +104,7 @@ def serving(bodies: Mapping[str, tuple[str, bytes]]) -> Generator[int]:
         server.shutdown()
 
 
-# The attacked programs --------------------------------------------------------------------------
+# The attacked programs.
 
 
 async def list_tools(url: str, http: Any = None) -> None:
@@ -185,50 +179,19 @@ def flooded(line: str) -> tuple[int, int]:
     return text.getvalue().count("\n"), len(text.getvalue())
 
 
-@attrs.frozen(kw_only=True)
-class Outcome:
-    """The outcome of an attack."""
-
-    growth_mib: float
-    held_ms: float
-    seconds: float
-    error: str
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-async def attacked(program: str, url: str) -> Outcome:
+async def attacked(program: str, url: str) -> AttackCost:
     """Run a program, and measure it."""
-    held = 0.0
 
-    async def measure() -> None:
-        nonlocal held
-        while True:
-            # The CPU time of this thread: other programs on the machine do not count.
-            before = time.thread_time()
-            await trio.sleep(0.001)
-            held = max(held, time.thread_time() - before)
-
-    error = "none"
-    rest, begin = _peak_mib(), time.perf_counter()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(measure)
-        with trio.move_on_after(SECONDS_MAX) as scope:
+    async def run() -> str:
+        with trio.move_on_after(SECONDS_MAX):
             try:
                 await PROGRAMS[program](url)
             except Exception as raised:
-                error = f"{type(raised).__name__}: {raised}"
-        if scope.cancelled_caught:
-            error = f"none within {SECONDS_MAX:g} s"
-        nursery.cancel_scope.cancel()
-    return Outcome(
-        growth_mib=_peak_mib() - rest,
-        held_ms=held * 1000,
-        seconds=time.perf_counter() - begin,
-        error=" ".join(error.split()),
-    )
+                return f"{type(raised).__name__}: {raised}"
+            return "none"
+        return f"none within {SECONDS_MAX:g} s"
+
+    return await cost_of(run)
 
 
 def warm_up(program: str) -> None:
@@ -237,20 +200,10 @@ def warm_up(program: str) -> None:
     trio.run(attacked, program, "http://127.0.0.1:1/application_json/gzip")
 
 
-def measured(program: str, url: str) -> Outcome:
-    """Run a program in a process of its own."""
-    command = [sys.executable, __file__, "--program", program, "--url", url]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=4 * SECONDS_MAX)
-    return Outcome(**json.loads(done.stdout))
-
-
-def problems_of(outcome: Outcome) -> Generator[str]:
-    if outcome.growth_mib > GROWTH_MIB_MAX:
-        yield f"the memory grew by {outcome.growth_mib:,.0f} MiB"
-    if outcome.held_ms > HELD_MS_MAX:
-        yield f"the event loop was held for {outcome.held_ms:,.0f} ms"
-    if not any(word in outcome.error for word in ("Content-Encoding", "limits.")):
-        yield f"the error does not name the fault: {outcome.error}"
+def problems_of(cost: AttackCost) -> Iterator[str]:
+    yield from cost.problems()
+    if not any(word in cost.outcome for word in ("Content-Encoding", "limits.")):
+        yield f"the error does not name the fault: {cost.outcome}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,7 +213,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.program:
         warm_up(options.program)
-        print(json.dumps(attrs.asdict(trio.run(attacked, options.program, options.url))))
+        print_cost(trio.run(attacked, options.program, options.url))
         return 0
     bodies = bombs()
     table = new_table("program", "media type", "encoding", right=("bytes", "MiB", "held ms", "s"))
@@ -271,11 +224,13 @@ def main(arguments: Sequence[str]) -> int:
             for media_type in ("application/json", "text/event-stream"):
                 for name, (_, body) in bodies.items():
                     path = f"{media_type.replace('/', '_')}/{name.replace(' ', '-')}"
-                    outcome = measured(program, f"http://127.0.0.1:{port}/{path}")
-                    figures = (outcome.growth_mib, outcome.held_ms, outcome.seconds)
+                    url = ("--url", f"http://127.0.0.1:{port}/{path}")
+                    arguments = ("--program", program, *url)
+                    cost = cost_in_process(__file__, *arguments, seconds_max=4 * SECONDS_MAX)
+                    figures = (cost.memory_mib, cost.held_ms, cost.seconds)
                     cells = (f"{len(body):,}", *(f"{figure:,.1f}" for figure in figures))
-                    table.add_row(program, media_type, name, *cells, outcome.error[:300])
-                    found = problems_of(outcome)
+                    table.add_row(program, media_type, name, *cells, cost.outcome[:300])
+                    found = problems_of(cost)
                     problems += (f"{program}, {media_type}, {name}: {each}" for each in found)
     are_bodies_harmless = show(table, problems, "compressed bodies: {}")
     logs = new_table("flood", right=("lines logged", "bytes logged"))

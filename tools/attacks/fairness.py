@@ -13,10 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import attrs
 import msgspec
@@ -47,7 +46,7 @@ QUIET_SECONDS: Final = 2.0
 FLOOD_SECONDS: Final = 9.0
 """The duration of one slow call."""
 
-FILL_SECONDS_MAX: Final = 30.0
+FILL_SECONDS_MAX: Final = 40.0
 """The time that a flood has to arrive, before the others begin."""
 
 ANSWER_SECONDS_MAX: Final = 2 * FLOOD_SECONDS
@@ -62,6 +61,8 @@ P99_MS_MAX: Final = 500.0
 """The highest latency of the others, at the 99th percentile: much less than one slow call."""
 
 MEMORY_MIB_MAX: Final = 100.0
+
+LATENCY_HEADINGS: Final = ("calls", "median\nms", "p99\nms", "max\nms", "failed")
 
 _ELICITATION: Final[Mapping[str, Mapping[str, object]]] = {
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}
@@ -139,7 +140,17 @@ class Latencies:
     def p99_ms(self) -> float:
         return sorted(self.ms)[int(len(self.ms) * 0.99)] if self.ms else float("inf")
 
+    def problems(self, memory_mib: float) -> Iterator[str]:
+        """Yield a sentence for each bound that was exceeded, also that of the server's memory."""
+        if self.failures:
+            yield f"calls of others failed: {self.failures[0]}"
+        if self.p99_ms > P99_MS_MAX:
+            yield f"p99 is {self.p99_ms:.0f} ms, over {P99_MS_MAX:g}"
+        if memory_mib > MEMORY_MIB_MAX:
+            yield f"{memory_mib:.0f} MiB of memory, over {MEMORY_MIB_MAX:g}"
+
     def cells(self) -> list[str]:
+        """Return the cells of `LATENCY_HEADINGS`."""
         median_ms = statistics.median(self.ms) if self.ms else float("inf")
         figures = (median_ms, self.p99_ms, max(self.ms, default=float("inf")))
         return [str(len(self.ms)), *(f"{ms:.1f}" for ms in figures), str(len(self.failures))]
@@ -229,21 +240,25 @@ async def others(port: int, flood: Flood, seconds: float) -> Latencies:
     return latencies
 
 
+async def wait_for_connections(server: RunningTarget, count: int) -> None:
+    """Wait until the server has so many connections, or for `FILL_SECONDS_MAX`."""
+    with trio.move_on_after(FILL_SECONDS_MAX):
+        while descriptors_of(server.process) < count:  # noqa: ASYNC110
+            await trio.sleep(POLL_SECONDS)
+
+
 async def measure(
     server: RunningTarget, flood: Flood, seconds: float
 ) -> tuple[Latencies, Latencies, float]:
     """Return the latencies of the others without and with a flood, and the memory in MiB."""
-    port = urlsplit(server.url).port
-    assert port is not None
+    port = server.port
     without = await others(port, flood, max(QUIET_SECONDS, 2 * flood.pause_seconds))
     meter = Meter(server.process)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(meter.poll)
         for _ in range(flood.calls):
             nursery.start_soon(Client(0, port).flood, flood)
-        with trio.move_on_after(FILL_SECONDS_MAX):
-            while descriptors_of(server.process) < flood.calls:  # noqa: ASYNC110
-                await trio.sleep(POLL_SECONDS)
+        await wait_for_connections(server, flood.calls)
         beside = await others(port, flood, seconds)
         nursery.cancel_scope.cancel()
     return without, beside, meter.rss_kib()[0] / 1024
@@ -257,8 +272,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     seconds = FULL_SECONDS if options.full else SECONDS
     allow_descriptors()
-    headings = ("calls", "median\nms", "p99\nms", "max\nms", "failed", "memory\nMiB")
-    table, problems = new_table("flood", right=headings), list[str]()
+    table = new_table("flood", right=(*LATENCY_HEADINGS, "memory\nMiB"))
+    problems: list[str] = []
     for flood in FLOODS:
         if options.flood not in flood.name:
             continue
@@ -269,12 +284,7 @@ def main(arguments: Sequence[str]) -> int:
             without, beside, mib = trio.run(measure, server, flood, seconds)
         table.add_row(f"without {flood.name}", *without.cells(), "")
         table.add_row(f"with {flood.name}", *beside.cells(), f"{mib:.0f}")
-        if beside.failures:
-            problems.append(f"{flood.name}: calls of others failed: {beside.failures[0]}")
-        if beside.p99_ms > P99_MS_MAX:
-            problems.append(f"{flood.name}: p99 is {beside.p99_ms:.0f} ms, over {P99_MS_MAX:g}")
-        if mib > MEMORY_MIB_MAX:
-            problems.append(f"{flood.name}: {mib:.0f} MiB of memory, over {MEMORY_MIB_MAX:g}")
+        problems += (f"{flood.name}: {problem}" for problem in beside.problems(mib))
     return 0 if show(table, problems) else 1
 
 

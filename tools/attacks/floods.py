@@ -16,28 +16,21 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 import attrs
 import trio
 from fairness import (
     ECHO,
     FULL_SECONDS,
-    MEMORY_MIB_MAX,
-    P99_MS_MAX,
+    LATENCY_HEADINGS,
     Client,
     Flood,
     Latencies,
     others,
+    wait_for_connections,
 )
 from harmful_requests import PREFACE
-from measurements import (
-    POLL_SECONDS,
-    Meter,
-    RunningTarget,
-    descriptors_of,
-    running_target,
-)
+from measurements import Meter, RunningTarget, running_target
 from target import allow_descriptors
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
@@ -45,7 +38,6 @@ sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("inter
 from interop_command import new_table, show
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
-FILL_SECONDS_MAX: Final = 40.0
 SECONDS: Final = 2.0
 AFTER_SECONDS: Final = 1.0
 CHUNK_BYTES: Final = 1 << 16
@@ -246,8 +238,7 @@ async def measure(
     The figures are its memory at the peak and after the flood, in MiB, the memory of each
     connection in KiB, and its CPU time in seconds.
     """
-    port = urlsplit(server.url).port
-    assert port is not None
+    port = server.port
     quick = Flood("", 0, b"", ECHO, has_tls=storm.has_tls)
     await others(port, quick, seconds=1.0)
     meter = Meter(server.process)
@@ -256,9 +247,7 @@ async def measure(
         async with trio.open_nursery() as attackers:
             for number in range(storm.count):
                 attackers.start_soon(storm_on, storm, port, number)
-            with trio.move_on_after(FILL_SECONDS_MAX):
-                while descriptors_of(server.process) < storm.count:  # noqa: ASYNC110
-                    await trio.sleep(POLL_SECONDS)
+            await wait_for_connections(server, storm.count)
             each_kib = meter.rss_kib()[1] / storm.count
             latencies = await others(port, quick, seconds)
             attackers.cancel_scope.cancel()
@@ -275,9 +264,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     seconds = FULL_SECONDS if options.full else SECONDS
     allow_descriptors()
-    headings = ("calls", "median\nms", "p99\nms", "max\nms", "failed")
     more = ("peak\nMiB", "left\nMiB", "each\nKiB", "CPU\ns")
-    table, problems = new_table("flood", right=[*headings, *more]), list[str]()
+    table, problems = new_table("flood", right=(*LATENCY_HEADINGS, *more)), list[str]()
     for storm in STORMS:
         if options.storm not in storm.name:
             continue
@@ -286,14 +274,8 @@ def main(arguments: Sequence[str]) -> int:
             with running_target(storm.host, storm.limits, Path(folder), pem) as server:
                 latencies, figures = trio.run(measure, server, storm, seconds)
         table.add_row(storm.name, *latencies.cells(), *(f"{figure:.1f}" for figure in figures))
-        if not storm.is_bounded:
-            continue
-        if latencies.failures:
-            problems.append(f"{storm.name}: calls of others failed: {latencies.failures[0]}")
-        if latencies.p99_ms > P99_MS_MAX:
-            problems.append(f"{storm.name}: p99 is {latencies.p99_ms:.0f} ms, over {P99_MS_MAX:g}")
-        if figures[0] > MEMORY_MIB_MAX:
-            problems.append(f"{storm.name}: {figures[0]:.0f} MiB, over {MEMORY_MIB_MAX:g}")
+        if storm.is_bounded:
+            problems += (f"{storm.name}: {problem}" for problem in latencies.problems(figures[0]))
     return 0 if show(table, problems) else 1
 
 

@@ -5,27 +5,22 @@ a client calls a tool of a hostile server, whose output schema and result the at
 for how long the event loop was held and the memory above rest; the exit status is 1 if it was held
 for more than 50 ms, if more than 100 MiB were used, or if an undocumented error was raised.
 
-The loop is held while its thread uses the processor between two turns: other processes that make
-the machine busy do not count. The first call, which imports the engine of regular expressions,
-counts.
+The first call, which imports the engine of regular expressions, counts.
 """
 
 import argparse
 import functools
-import gc
 import http.client
 import json
-import subprocess
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import attrs
 import trio
-import trio.lowlevel
+from attacked_process import AttackCost, cost_in_process, cost_of, print_cost
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 
@@ -34,8 +29,6 @@ from interop_command import new_table, show
 from mcp_trio import Client, RequestError, Server
 from mcp_trio.errors import MCPError
 
-HELD_MS_MAX: Final = 50.0
-MEMORY_MIB_MAX: Final = 100.0
 ATTACK_SECONDS_MAX: Final = 30.0
 CALLS: Final = 3
 
@@ -139,34 +132,8 @@ ON_CLIENTS: Final[Mapping[str, SchemaAttack]] = {
 # In the attacked process.
 
 
-def _peak_mib() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
-@attrs.define
-class LoopWatch:
-    """Measures the longest time for which the loop's thread used the processor in one turn."""
-
-    held_ms: float = 0.0
-
-    async def run(self) -> None:
-        while True:
-            begin = time.thread_time()
-            await trio.lowlevel.checkpoint()
-            self.held_ms = max(self.held_ms, (time.thread_time() - begin) * 1000)
-
-
-def _rest() -> float:
-    """Forget the peak of the memory so far, and return it."""
-    gc.collect()
-    gc.freeze()  # What this script made before is not the attacked side's.
-    Path("/proc/self/clear_refs").write_text("5")
-    return _peak_mib()
-
-
-async def attack_server(attack: SchemaAttack) -> str:
-    """Serve a tool over HTTP, post the arguments, and return the answer."""
+async def attack_server(attack: SchemaAttack) -> AttackCost:
+    """Serve a tool over HTTP, and post the arguments; the outcome is the answer."""
     server = Server("attacked")
 
     async def sail(arguments: dict[str, Any]) -> str:  # noqa: ARG001 - the arguments are checked
@@ -202,44 +169,33 @@ async def attack_server(attack: SchemaAttack) -> str:
             "MCP-Protocol-Version": version,
         }
         call = functools.partial(post, body, **headers)
-        answer = ""
 
-        async def repeat() -> None:
-            nonlocal answer
-            for _ in range(CALLS):
-                _, answer = await trio.to_thread.run_sync(call)
+        async def repeat() -> str:
+            for _ in range(CALLS - 1):
+                await trio.to_thread.run_sync(call)
+            _, answer = await trio.to_thread.run_sync(call)
+            return answer.partition("data: {")[2][:200] or answer[:200]
 
-        await _measured(repeat, nursery)
+        cost = await cost_of(repeat)
         nursery.cancel_scope.cancel()
-    return answer.partition("data: {")[2][:200] or answer[:200]
+    return cost
 
 
-async def attack_client(name: str) -> str:
-    """Call the tool of a hostile server, and return the result's or error's text."""
-    outcome = ""
-    command = [sys.executable, __file__, "--serve", name]
-    async with Client(command) as client, trio.open_nursery() as nursery:
+async def attack_client(name: str) -> AttackCost:
+    """Call the tool of a hostile server; the outcome is the result's or error's text."""
+    async with Client([sys.executable, __file__, "--serve", name]) as client:
         await client.list_tools()
 
-        async def repeat() -> None:
-            nonlocal outcome
+        async def repeat() -> str:
+            outcome = ""
             for _ in range(CALLS):
                 try:
-                    outcome = str(await client.call_tool("sail"))[:200]
+                    outcome = str(await client.call_tool("sail"))
                 except (MCPError, RequestError) as error:
-                    outcome = f"{type(error).__name__}: {error}"[:200]
+                    outcome = f"{type(error).__name__}: {error}"
+            return outcome[:200]
 
-        await _measured(repeat, nursery)
-        nursery.cancel_scope.cancel()
-    return outcome
-
-
-async def _measured(repeat: Any, nursery: trio.Nursery) -> None:
-    watch = LoopWatch()
-    rest_mib = _rest()
-    nursery.start_soon(watch.run)
-    await repeat()
-    print(json.dumps([watch.held_ms, _peak_mib() - rest_mib]), flush=True)
+        return await cost_of(repeat)
 
 
 def serve(attack: SchemaAttack) -> None:
@@ -272,40 +228,16 @@ def serve(attack: SchemaAttack) -> None:
 # In the measuring process.
 
 
-@attrs.frozen
-class Measured:
-    """An attack's cost: the longest turn of the loop, the memory above rest, and the outcome."""
-
-    side: str
-    name: str
-    held_ms: float
-    memory_mib: float
-    outcome: str
-
-    def problem(self) -> str:
-        """Return a sentence about a cost or an outcome that is not allowed, or an empty text."""
-        if self.held_ms > HELD_MS_MAX or self.memory_mib > MEMORY_MIB_MAX:
-            return f"{self.side}, {self.name}: {self.held_ms:.0f} ms, {self.memory_mib:.0f} MiB"
-        if "Traceback" in self.outcome or "internal error" in self.outcome.lower():
-            return f"{self.side}, {self.name}: {self.outcome}"
-        return ""
+def problems_of(cost: AttackCost) -> Iterator[str]:
+    yield from cost.problems()
+    if "Traceback" in cost.outcome or "internal error" in cost.outcome.lower():
+        yield cost.outcome
 
 
-def measure(side: str, name: str) -> Measured:
+def measure(side: str, name: str) -> AttackCost:
     """Run one attack in a process of its own."""
-    command = [sys.executable, __file__, "--side", side, "--attack", name]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ATTACK_SECONDS_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Measured(side, name, ATTACK_SECONDS_MAX * 1000, 0.0, "not over by then")
-    first, _, outcome = done.stdout.partition("\n")
-    if done.returncode != 0 or not first:
-        last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        return Measured(side, name, 0.0, 0.0, f"Traceback: {last[0]}")
-    held_ms, memory_mib = json.loads(first)
-    return Measured(side, name, held_ms, memory_mib, outcome.strip())
+    arguments = ("--side", side, "--attack", name)
+    return cost_in_process(__file__, *arguments, seconds_max=ATTACK_SECONDS_MAX)
 
 
 def main(arguments: list[str]) -> int:
@@ -318,10 +250,10 @@ def main(arguments: list[str]) -> int:
         serve(ON_CLIENTS[options.serve])
         return 0
     if options.side == "server":
-        print(trio.run(attack_server, ON_SERVERS[options.attack]))
+        print_cost(trio.run(attack_server, ON_SERVERS[options.attack]))
         return 0
     if options.side == "client":
-        print(trio.run(attack_client, options.attack))
+        print_cost(trio.run(attack_client, options.attack))
         return 0
     table = new_table("side", "attack", "outcome", right=("loop held, ms", "memory, MiB"))
     problems: list[str] = []
@@ -329,18 +261,12 @@ def main(arguments: list[str]) -> int:
         for name in attacks:
             if (options.attack or name) != name:
                 continue
-            measured = measure(side, name)
-            if measured.problem():  # Other processes slow the processor down as well.
-                measured = min(measured, measure(side, name), key=lambda it: it.held_ms)
-            problem = measured.problem()
-            problems += [problem] if problem else []
-            table.add_row(
-                side,
-                name,
-                measured.outcome[:60],
-                f"{measured.held_ms:.1f}",
-                f"{measured.memory_mib:.1f}",
-            )
+            cost = measure(side, name)
+            if any(problems_of(cost)):  # other processes slow the processor down as well
+                cost = min(cost, measure(side, name), key=lambda it: it.held_ms)
+            problems += (f"{side}, {name}: {problem}" for problem in problems_of(cost))
+            figures = (f"{cost.held_ms:.1f}", f"{cost.memory_mib:.1f}")
+            table.add_row(side, name, cost.outcome[:60], *figures)
     return 0 if show(table, problems, "{}") else 1
 
 
