@@ -56,7 +56,7 @@ from mcp_trio._protocol.uri_templates import TemplateError, UriError, UriTemplat
 from mcp_trio._server.sealed_state import Binding, Sealer
 from mcp_trio._transports.http1 import (
     ChunkedBody,
-    Rejected,
+    HttpError,
     headers_length,
     is_cacheable,
     parse_request,
@@ -308,8 +308,8 @@ def _http_outcome(chunks: Sequence[bytes]) -> tuple[str, bytes] | int | None:
             taken += piece
             if chunked.take(taken):
                 return parsed.request.method, bytes(chunked.data)
-    except Rejected as rejected:
-        return rejected.status
+    except HttpError as error:
+        return error.status
     except BodyTooLargeError:
         return 413
     return None
