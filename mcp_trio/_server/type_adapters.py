@@ -287,6 +287,10 @@ class _ConstraintKind(typing.NamedTuple):
     holds: Callable[[Any, Any], bool] | None = None
 
 
+def _is_multiple(value: Any, unit: Any) -> bool:
+    return not value % unit
+
+
 @functools.cache
 def _constraint_kinds() -> dict[type, _ConstraintKind]:
     import annotated_types as at
@@ -296,9 +300,7 @@ def _constraint_kinds() -> dict[type, _ConstraintKind]:
         at.Gt: _ConstraintKind("gt", "> {}", operator.gt),
         at.Le: _ConstraintKind("le", "<= {}", operator.le),
         at.Lt: _ConstraintKind("lt", "< {}", operator.lt),
-        at.MultipleOf: _ConstraintKind(
-            "multiple_of", "that's a multiple of {}", lambda value, unit: not value % unit
-        ),
+        at.MultipleOf: _ConstraintKind("multiple_of", "that's a multiple of {}", _is_multiple),
         at.MinLen: _ConstraintKind("min_length"),
         at.MaxLen: _ConstraintKind("max_length"),
     }

@@ -77,7 +77,7 @@ PLANTED: Final[Sequence[Planted]] = (
         "            self._is_first_line = False\n            line = line.removeprefix",
         "            line = line.removeprefix",
     ),
-    Planted("lines", _LINES, "self._message_bytes_max + _MARGIN_BYTES", "self._message_bytes_max"),
+    Planted("lines", _LINES, "bytes_max + _MARGIN_BYTES", "bytes_max"),
     Planted(
         "sse",
         _SSE,
