@@ -118,17 +118,19 @@ class ThreadBridge:
         else:
             running = drive(self._run(function), lanes)
             self._waits_for_turn = True
-        return cast("Result", await self._await_for_thread(running, self.lane))
+        return cast("Result", await self._await_for_thread(running))
 
-    async def _await_for_thread(self, running: Awaitable[Any], lane: Lane | None) -> Any:
-        """Return the result for which the thread waits; then wait, in `lane`, until it may run."""
+    async def _await_for_thread(self, running: Awaitable[Any]) -> Any:
+        """Return the result for which the thread waits; then wait until it may run."""
         if not self.sequencer.replays:
             return await running
         self.sequencer.thread_waits()
         try:
             return await running
         finally:
-            await self.let_run(lane)
+            # This is no operation of the thread's lane: if the request ends meanwhile,
+            # `abandon_effect` would take it for an effect.
+            await self.let_run(None)
 
     async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
         with trio.CancelScope() as self._outcome_scope:
@@ -169,7 +171,7 @@ class ThreadBridge:
         lane = None if self.innermost_lane is None else self.innermost_lane.child()
         LANE.set(lane)
         running: Any = drive(call(), tuple(lanes_with_steps(lane)))
-        return cast("Result", await self._await_for_thread(running, None))
+        return cast("Result", await self._await_for_thread(running))
 
     def release(self, release_lock: Callable[[], None]) -> None:
         """Release a lock of the thread: now, or in `end` if the request was cancelled.

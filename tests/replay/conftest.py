@@ -68,9 +68,9 @@ async def _serve(server, path, client, channels):
         await peer.aclose()
 
 
-def record(server, path, client, *, number=0, channels=None):
-    """Record a server's session with `await client(peer, session)`, in virtual time."""
-    clock = trio.testing.MockClock(autojump_threshold=0)
+def record(server, path, client, *, number=0, channels=None, clock=None):
+    """Record a server's session with `await client(peer, session)`, by default in virtual time."""
+    clock = clock or trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(number):
         trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
     return path

@@ -14,7 +14,7 @@ import trio
 from mcp_trio import Limits, RequestError, Server, ThreadContext, effect
 from mcp_trio.errors import CapabilityMissing, ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ReplayLimits, RequestLimits
-from mcp_trio.recording import replay
+from mcp_trio.recording import TickClock, replay
 
 # The clock of a recording jumps while threads begin: nothing may be too late by that.
 LIMITS = Limits(
@@ -338,6 +338,43 @@ def test_a_thread_makes_no_call_after_the_end_of_its_request(world, recorded, us
     replayed = world.replayed(path, make_server(working))
     assert replayed.ordered == world.played(path)
     assert went_on == recorded_steps
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_request_may_end_while_its_thread_waits_for_another_thread(world, tmp_path, number):
+    work = Work()
+
+    def working(ctx, number):
+        if number == 2:
+            ctx.info("works too")
+            return
+        fetch("a")
+        work.calculate()
+        with pytest.raises(RequestAbandoned):
+            fetch("b")
+
+    async def client(peer, _session):
+        """Begin another request in the turn in which the first one is cancelled."""
+        await peer.handshake(capabilities={})
+        params = {"name": "run", "arguments": {"number": 2}}
+        for earlier in ("a", "b"):  # Their tasks run the next handlers.
+            await peer.send_request("tools/call", params, id=earlier)
+        await peer.receive_many(4)
+        await peer.send_request("tools/call", {"name": "run", "arguments": {"number": 1}}, id=1)
+        assert await trio.to_thread.run_sync(work.begun.wait, 10)
+        await peer.send(
+            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params},
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+        )
+        await peer.receive_many(2)
+        work.may_end.set()
+
+    # In some schedules the thread of the second request runs first, live and in a replay.
+    path = tmp_path / "a.mcprec.jsonl"
+    world.record(make_server(working), path, client, number=number, clock=TickClock())
+    for replay_number in range(12):
+        replayed = world.replayed(path, make_server(working), number=replay_number)
+        assert replayed.ordered == world.played(path)
 
 
 # Locks that others wait for.
