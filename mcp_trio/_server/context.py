@@ -678,15 +678,15 @@ class Context(BaseContext):
             LookupError: Nothing is registered under one of the names.
             ValueError: There are no names, tags or kinds, or a kind is unknown.
         """
-        await self._decide(selection_of(names, tags, kinds), shows=False)
+        await self._show_or_hide(selection_of(names, tags, kinds), shows=False)
 
     async def enable(
         self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()
     ) -> None:
         """Show hidden tools, resources and prompts to this client; see `disable`."""
-        await self._decide(selection_of(names, tags, kinds), shows=True)
+        await self._show_or_hide(selection_of(names, tags, kinds), shows=True)
 
-    async def _decide(self, selection: Selection, *, shows: bool) -> None:
+    async def _show_or_hide(self, selection: Selection, *, shows: bool) -> None:
         # https://modelcontextprotocol.io/specification/2026-07-28/server/tools#listing-tools
         if self._peer.protocol_version.is_stateless:
             raise LocalProtocolError(

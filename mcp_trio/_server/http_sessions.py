@@ -57,7 +57,7 @@ from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.kept_calls import KeptCalls
-from mcp_trio._server.kept_values import NO_VALUES, KeptValues, begin_with_values
+from mcp_trio._server.kept_values import NO_VALUES, KeptValues, load_values
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -860,7 +860,7 @@ class Runtime:
             if isinstance(taken.application, ServedSession):
                 taken.application.was_taken = True
                 try:
-                    begin_with_values(taken.application, facts.values)
+                    load_values(taken.application, facts.values)
                 except ValueError as error:
                     logger.warning(
                         "a session ends, because this instance cannot restore its values: %s", error

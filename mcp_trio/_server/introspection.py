@@ -95,12 +95,12 @@ def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
             )
 
 
-def reject_uncallable(function: Any, what: str, *names: str) -> None:
+def check_positional_call(function: Any, purpose: str, *names: str) -> None:
     """Check that a function can be called with as many positional arguments as there are `names`.
 
     Args:
         function: The function, or any other callable.
-        what: The purpose of the function, for the error, such as "the middleware".
+        purpose: The purpose of the function, for the error, such as "the middleware".
         names: A name for each argument, for the error.
 
     Raises:
@@ -110,7 +110,7 @@ def reject_uncallable(function: Any, what: str, *names: str) -> None:
         inspect.signature(function).bind(*names)
     except TypeError:
         example = f"`async def {name_of(function)}({', '.join(names)})`"
-        raise TypeError(f"{what} {name_of(function)!r} has to be {example}") from None
+        raise TypeError(f"{purpose} {name_of(function)!r} has to be {example}") from None
     except ValueError:  # It has no signature, as some callables in C.
         pass
 

@@ -141,12 +141,13 @@ class KeptCalls:
             raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))
         earlier = EarlierCall(
             request.seed,
-            [self._settled(operation) for operation in operations],
+            [self._with_outcome(operation) for operation in operations],
             has_unknown=any(operation.kind == _BEGUN for operation in operations),
         )
         return earlier, _Entries(self, call, operations)
 
-    def _settled(self, operation: FinishedOperation) -> FinishedOperation:
+    def _with_outcome(self, operation: FinishedOperation) -> FinishedOperation:
+        """Return an operation with its outcome; that of an effect without one is unknown."""
         if operation.kind != _BEGUN:
             return operation
         error = OutcomeUnknown(_UNKNOWN.format(f"effect {operation.id.name!r}"))

@@ -108,8 +108,8 @@ class KeptValues:
             logger.warning(text, problem)
 
 
-def begin_with_values(served: "ServedSession", values: bytes) -> None:
-    """Keep the values of a session's lost owner until its first request calls `restore_values`.
+def load_values(served: "ServedSession", values: bytes) -> None:
+    """Take the values of a session's lost owner, which `restore_values` sets at the first request.
 
     Raises:
         ValueError: The values cannot be decoded here.

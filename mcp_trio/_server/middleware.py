@@ -85,11 +85,14 @@ async def run_through(
     """
     call_next = last
     for each in reversed(middleware):
-        call_next = partial(_checked, each, call_next)
+        call_next = partial(_call_middleware, each, call_next)
     return await call_next(request)
 
 
-async def _checked(middleware: Middleware, call_next: CallNext, request: MiddlewareRequest) -> Any:
+async def _call_middleware(
+    middleware: Middleware, call_next: CallNext, request: MiddlewareRequest
+) -> Any:
+    """Call a middleware, and check that it returned a result for a request."""
     result = await middleware(request, call_next)
     if request.context is not None and not isinstance(result, msgspec.Struct | msgspec.Raw):
         raise TypeError(

@@ -21,7 +21,7 @@ from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.introspection import is_async, name_of, reject_uncallable
+from mcp_trio._server.introspection import check_positional_call, is_async, name_of
 from mcp_trio._server.registry import (
     CAPABILITIES,
     LIST_CAPABILITIES,
@@ -267,7 +267,7 @@ class Server:
                 raise TypeError(
                     "a lifespan is asynchronous: write @asynccontextmanager above `async def`"
                 )
-            reject_uncallable(self.lifespan, "the lifespan", "server")
+            check_positional_call(self.lifespan, "the lifespan", "server")
         hints = CacheHints(self.list_ttl_seconds, self.cache_scope)
         self._registry = Registry(self.limits, self.list_changed, hints, frozenset(self.offers))
         self._sessions = ServerSessions(self, self._registry, self._change_notifier)
@@ -921,7 +921,7 @@ class Server:
             raise TypeError(
                 f"the middleware {name!r} has to be a function: `async def log(request, call_next)`"
             )
-        reject_uncallable(function, "the middleware", "request", "call_next")
+        check_positional_call(function, "the middleware", "request", "call_next")
         self._sessions.middleware.append(function)
         return function
 
