@@ -284,34 +284,34 @@ class MemoryInstance:
 
     def forget(self, session_id: str) -> None:
         """Remove a session, unless another instance owns it."""
-        stored = self.shared.sessions.get(session_id)
-        if stored is not None and stored.owner == self.name:
+        if self._owns(session_id):
             del self.shared.sessions[session_id]
             self.shared.calls.pop(session_id, None)
 
     def post_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call, unless another instance owns the session."""
-        stored = self.shared.sessions.get(session_id)
-        if stored is not None and stored.owner == self.name:
+        if self._owns(session_id):
             calls = self.shared.calls.setdefault(session_id, {})
             calls.setdefault(call, {})[number] = entry
-        elif stored is not None:
+        elif session_id in self.shared.sessions:
             self.handler.lose_session(session_id)
 
     async def store_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
         await trio.lowlevel.checkpoint()
-        stored = self.shared.sessions.get(session_id)
-        if stored is None or stored.owner != self.name or self.name not in self.shared.members:
+        if not self._owns(session_id) or self.name not in self.shared.members:
             self.handler.lose_session(session_id)
             raise StoreUnavailableError("another instance has taken the session")
         self.post_call_entry(session_id, call, number, entry)
 
     def forget_call(self, session_id: str, call: str, entries: int) -> None:  # noqa: ARG002
         """Remove the entries of a call, unless another instance owns the session."""
-        stored = self.shared.sessions.get(session_id)
-        if stored is not None and stored.owner == self.name:
+        if self._owns(session_id):
             self.shared.calls.get(session_id, {}).pop(call, None)
+
+    def _owns(self, session_id: str) -> bool:
+        stored = self.shared.sessions.get(session_id)
+        return stored is not None and stored.owner == self.name
 
     async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
         """Return the entries of each call of a session."""

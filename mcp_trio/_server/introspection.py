@@ -54,10 +54,9 @@ def called_function(function: Any) -> Any:
 
 def name_of(handler: Any) -> str:
     """Return the name of a handler: that of its function, or else of its class."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    name: str | None = getattr(handler, "__name__", None)
-    return name or type(handler).__name__
+    called = called_function(handler)
+    name: str | None = getattr(called, "__name__", None)
+    return name or type(called).__name__
 
 
 def is_async(handler: Any) -> bool:
