@@ -157,7 +157,7 @@ def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
     return parts
 
 
-# The sessions that limits tell apart. The ids are random, so that servers can share a store.
+# The ids of sessions in the keys of stores; they are random, so that servers can share a store.
 _SESSION_IDS: Final = WeakKeyDictionary[Session, str]()
 
 
@@ -499,10 +499,10 @@ class Quota:
             nonlocal taken
             key = limit.key(request, context)
             seconds = await limit.store(context).take(key, self._rate, 1)
-            taken = not seconds
+            taken = 0 if seconds else 1
             return _rounded_up(seconds)
 
-        seconds = await perform(_handling(context), limit.effect(take, _SECONDS))
+        seconds = await perform(handling, limit.effect(take, _SECONDS))
         if seconds > 0:
             text = f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {limit.text})"
             raise _rejection(text, seconds)
@@ -522,7 +522,7 @@ class Quota:
             result = await call_next(request)
         finally:
             with trio.CancelScope(shield=True):
-                await perform(_handling(context), limit.effect(charge, NO_RESULT, suffix=".charge"))
+                await perform(handling, limit.effect(charge, NO_RESULT, suffix=".charge"))
         return result
 
 

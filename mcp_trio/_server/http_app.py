@@ -147,12 +147,12 @@ def check_method(pending: PendingRequest, method: str) -> None:
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
-# The type of what an `async def` returns.
+# The coroutine of a method of an exchange that sends or waits.
 _Sending: TypeAlias = Coroutine[Any, Any, None]
 
 
 class ObservedExchange:
-    """An exchange whose status is noted for observers; see `Exchange`."""
+    """An `Exchange` that notes the status of its response for observers."""
 
     # The methods return the coroutine of the exchange: one more would make each wait slower.
 
