@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
-from mcp_trio._protocol.http_requests import RETRY_SECONDS, Rejection
+from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
 from mcp_trio._server.instances import Instance, SessionFacts, StoreUnavailableError
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import (
@@ -368,7 +368,7 @@ class Forwarder:
         unknown: Rejection,
         answer_here: Callable[[], Awaitable[object]],
         answer_continued: Callable[[], Awaitable[bool]] | None,
-    ) -> Rejection | None:
+    ) -> None:
         """Answer a request whose session is not open on this instance.
 
         Args:
@@ -382,10 +382,8 @@ class Forwarder:
             answer_continued: Sends the response of the request if it goes on here, after its owner
                 was lost; returns whether it does. None if no request of the session can go on.
 
-        Returns:
-            The rejection of the request; None if it is answered.
-
         Raises:
+            RejectedError: The request is rejected.
             trio.BrokenResourceError: The client is gone.
             Exception: The error of `take_session`; the session waits for another instance.
         """
@@ -398,37 +396,37 @@ class Forwarder:
                 try:
                     owner = await self._owner_of(session_id, request.principal)
                     if owner == _NO_SESSION:
-                        return unknown
+                        raise RejectedError(unknown)
                     if owner == self.instance.name:
                         await answer_here()
-                        return None
+                        return
                     if isinstance(exchange, ForwardedExchange):  # It is not forwarded again.
                         if self.is_leaving or not (
                             owner is None or await self.instance.is_lost(owner)
                         ):
                             exchange.answer_unknown()
-                            return None
+                            return
                     elif self.is_leaving and request.method == "GET":
-                        return _unavailable("the server is closing: reconnect")
+                        raise _unavailable("the server is closing: reconnect")
                     elif owner is not None or self.is_leaving:
                         name = owner or next(iter(await self.instance.others()), None)
                         if name is None:
-                            return _unavailable("the server is closing, and no other instance runs")
+                            raise _unavailable("the server is closing, and no other instance runs")
                         outcome = await self.forward(exchange, request, body, name, headers)
                         if outcome is Outcome.ANSWERED:
-                            return None
+                            return
                         self._owners.pop(session_id, None)
                         if outcome is Outcome.LOST:
                             await self._answer_after_loss(
                                 exchange, request, session_id, owner, headers, answer_continued
                             )
-                            return None
+                            return
                         if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
                             continue
                     await self._take(session_id, owner, request)
                 except StoreUnavailableError as error:
-                    return _unavailable(str(error))
-            return _unavailable("the session changes its instance too often")
+                    raise _unavailable(str(error)) from error
+            raise _unavailable("the session changes its instance too often")
 
     async def open_elsewhere(
         self, exchange: Exchange, request: HttpRequest, body: bytes, headers: Headers
@@ -629,7 +627,8 @@ class Forwarder:
                 request.put(_Ended(request.number))
 
 
-def _unavailable(text: str) -> Rejection:
-    return Rejection(
-        status=_UNAVAILABLE, code=SERVER_BUSY, text=text, headers=[("Retry-After", RETRY_SECONDS)]
+def _unavailable(text: str) -> RejectedError:
+    headers = [("Retry-After", RETRY_SECONDS)]
+    return RejectedError(
+        Rejection(status=_UNAVAILABLE, code=SERVER_BUSY, text=text, headers=headers)
     )

@@ -608,6 +608,7 @@ class ServedSession:
         entry: Registered | None = None,
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
+        """Read a resource of a mounted server; `ResourceNotFound` names the URI of this server."""
         params = types.ReadResourceParams(uri=inner_uri)
         try:
             result: types.ReadResourceResult = await self._forward_to_mount(
@@ -756,6 +757,7 @@ class ServedSession:
     async def _read(
         self, handling: Handling, uri: str, *, is_for_client: bool
     ) -> types.ReadResourceResult | types.InputRequiredResult:
+        """Read a resource; its access rule and visibility are checked only if `is_for_client`."""
         try:
             found = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
             if found is not None:

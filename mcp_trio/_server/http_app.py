@@ -2,7 +2,7 @@
 
 `HttpApp` checks `Host` and `Origin` and verifies the user. It routes each request to the MCP
 endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), the
-WebSocket endpoint (`WebSocketEndpoint`), or a route of the user (`CustomRoutes`). `MountedApp` is
+WebSocket endpoint (`WebSocketEndpoint`), or a route of the user (`CustomRoutes`). `AsgiApp` is
 the same application as an ASGI application.
 """
 
@@ -541,26 +541,23 @@ async def respond_elsewhere(
         RejectedError: The request is rejected.
         trio.BrokenResourceError: The client is gone.
     """
-    forwarder, rejection = runtime.forwarder, unknown
-    if forwarder is not None and not pending.is_second_try:
-        pending.is_second_try = True
-        try:
-            answered = await forwarder.answer(
-                pending.exchange,
-                _traced(pending, body),
-                body,
-                session_id=session_id,
-                headers=pending.headers,
-                unknown=unknown,
-                answer_here=partial(respond, pending),
-                answer_continued=answer_continued,
-            )
-        except TooManySessionsError as error:  # here, where the session would go on
-            raise RejectedError(_busy(503, str(error))) from None
-        if answered is None:
-            return
-        rejection = answered
-    raise RejectedError(rejection)
+    forwarder = runtime.forwarder
+    if forwarder is None or pending.is_second_try:
+        raise RejectedError(unknown)
+    pending.is_second_try = True
+    try:
+        await forwarder.answer(
+            pending.exchange,
+            _traced(pending, body),
+            body,
+            session_id=session_id,
+            headers=pending.headers,
+            unknown=unknown,
+            answer_here=partial(respond, pending),
+            answer_continued=answer_continued,
+        )
+    except TooManySessionsError as error:  # here, where the session would go on
+        raise RejectedError(_busy(503, str(error))) from None
 
 
 def open_session(
@@ -1103,20 +1100,9 @@ class _RuntimeTask:
         finally:
             self.ready.set()
 
-    async def wait_ready(self) -> HttpApp:
-        """Wait until the runtime runs, and return the application.
-
-        Raises:
-            Exception: The error that the lifespan raised.
-        """
-        await self.ready.wait()
-        if self.error is not None:
-            raise self.error
-        return self.app
-
 
 @attrs.define(eq=False, repr=False)
-class MountedApp:
+class AsgiApp:
     """An ASGI application; `make` returns a new `HttpApp` for each Trio run."""
 
     _make: Callable[[], HttpApp]
@@ -1157,7 +1143,10 @@ class MountedApp:
         if task is None or task.app.runtime.ended.is_set():
             task = self._task = _RuntimeTask(self._make())
             trio.lowlevel.spawn_system_task(task.run)
-        return await task.wait_ready()
+        await task.ready.wait()
+        if task.error is not None:
+            raise task.error
+        return task.app
 
     async def aclose(self) -> None:
         """Hand sessions over to other instances, and close the rest, in bounded time.

@@ -548,6 +548,7 @@ def run_http(
 def _run_workers(
     server: "Server", address: HttpAddress, options: HttpOptions, on_serving: OnServing, number: int
 ) -> int:
+    """Run worker processes, and return the number of the signal that stopped them."""
     check_for_workers(server, options, number)
     if address.metrics_port is not None:
         raise ValueError("each worker has metrics of its own: metrics_port= needs workers=1")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mcp_trio._protocol.stores import StateStore
     from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._server.dialing import DialOptions
-    from mcp_trio._server.http_app import MountedApp
+    from mcp_trio._server.http_app import AsgiApp
     from mcp_trio._server.http_serve import HostKind, HttpOptions, RunHttpOptions
     from mcp_trio._server.openapi import HttpClient, OpenApiReport, Rule
     from mcp_trio._server.sockets import (
@@ -1253,7 +1253,7 @@ class Server:
         )
         await serve_http(self._sessions, address, options, task_status=task_status)
 
-    def asgi(self, **options: "Unpack[HttpOptions]") -> "MountedApp":
+    def asgi(self, **options: "Unpack[HttpOptions]") -> "AsgiApp":
         """Return an ASGI application of this server, to mount into any application on Trio.
 
         It needs no lifespan events of ASGI. `await app.aclose()` closes its sessions early.
@@ -1261,10 +1261,10 @@ class Server:
         Args:
             options: As in `serve_http`.
         """
-        from mcp_trio._server.http_app import MountedApp
+        from mcp_trio._server.http_app import AsgiApp
         from mcp_trio._server.http_serve import app_of
 
-        return MountedApp(lambda: app_of(self._sessions, options, []))
+        return AsgiApp(lambda: app_of(self._sessions, options, []))
 
     async def serve_websocket(
         self,
