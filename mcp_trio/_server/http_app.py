@@ -575,7 +575,7 @@ def open_session(
     if runtime.is_closing:
         raise RejectedError(closing(request_id))
     try:
-        return runtime.begin_session(
+        return runtime.open_session(
             pending.request.principal, address=pending.request.client, transport=transport
         )
     except TooManySessionsError as error:

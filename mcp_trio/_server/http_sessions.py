@@ -355,7 +355,7 @@ class HttpSessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(
+    def open(
         self,
         principal: str | None,
         *,
@@ -809,7 +809,7 @@ class Runtime:
             on_ended=on_ended,
         )
 
-    def begin_session(
+    def open_session(
         self,
         principal: str | None,
         *,
@@ -822,7 +822,7 @@ class Runtime:
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        opened = self.sessions.begin(
+        opened = self.sessions.open(
             principal, address=address, transport=transport, session_id=session_id
         )
         try:
@@ -853,7 +853,7 @@ class Runtime:
             StoreUnavailableError: The store does not answer; no session is open.
             TooManySessionsError: There are too many sessions.
         """
-        taken = self.begin_session(facts.principal, address=request.client, session_id=session_id)
+        taken = self.open_session(facts.principal, address=request.client, session_id=session_id)
         assert self.sessions.instance is not None
         continued: Mapping[RequestId, bytes] = {}
         try:
