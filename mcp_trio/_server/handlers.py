@@ -35,9 +35,15 @@ from mcp_trio._server.access import (
 )
 from mcp_trio._server.client_requests import elicit_urls
 from mcp_trio._server.context import Context, ThreadContext
+from mcp_trio._server.continuation import (
+    KeptCalls,
+    KeptValues,
+    keep_values,
+    kept_version,
+    restore_values,
+    run_kept_call,
+)
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
-from mcp_trio._server.kept_calls import KeptCalls, kept_version, run_kept_call
-from mcp_trio._server.kept_values import KeptValues, keep_values, restore_values
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (

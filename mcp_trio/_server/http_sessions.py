@@ -53,11 +53,10 @@ from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of,
 from mcp_trio._protocol.stores import EventStore
 from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._recorder.options import RecordTarget
+from mcp_trio._server.continuation import NO_VALUES, KeptCalls, KeptValues, load_values
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
-from mcp_trio._server.kept_calls import KeptCalls
-from mcp_trio._server.kept_values import NO_VALUES, KeptValues, load_values
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,

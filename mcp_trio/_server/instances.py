@@ -8,7 +8,7 @@ both; `MemoryInstances` connects the ASGI applications of one process, and
 An instance has a *lease*, which it renews as long as it runs. When the lease is over, the instance
 is lost: another one may take its sessions.
 
-A *call* here is a kept call, which another instance can continue (`kept_calls.py`). Its *entries*
+A *call* here is a kept call, which another instance can continue (`continuation.py`). Its *entries*
 are its request, with the number 0, and its operations.
 """
 
@@ -36,7 +36,7 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
         principal: The user who opened the session; None if the server does not verify users.
         opening: The client's messages that determine the state of the protocol, in order:
             `initialize`, `notifications/initialized`, the log level and the subscriptions.
-        values: The values that handlers keep in the session; see `kept_values.py`.
+        values: The values that handlers keep in the session; see `continuation.py`.
         is_movable: Whether these facts are the complete state of the session. Another instance ends
             a session that is not movable.
     """

@@ -1,4 +1,4 @@
-"""What handlers keep in a session, when the session goes on in another instance."""
+"""Values that handlers keep in a session, when another instance continues the session."""
 
 from datetime import UTC, datetime
 from typing import Any

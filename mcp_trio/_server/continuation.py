@@ -1,28 +1,18 @@
-"""Calls in sessions that another instance continues.
+"""The parts of a session with which another instance continues it: its values and its calls.
 
-A session with a handshake lives in its owner (`instances.py`). The owner stores each call of a
-resumable handler, and each one of a replayable server, with the operations that it has finished, as
-entries with numbers: entry 0 is the request, and each operation has one. When the owner is lost,
-the instance that takes the session runs the handler again from its beginning, and each finished
-operation has its stored outcome. `HandlerJournal` identifies operations.
+A session with a handshake lives in its *owner*, the instance that runs its handlers
+(`instances.py`). The owner stores what another instance needs to continue the session. When the
+owner is lost, the instance that takes the session restores its values and runs its calls again.
 
-Before an effect of the user runs, its entry is in the store. If it has no outcome there when the
-session is taken, it may have been carried out: it raises `OutcomeUnknown` in the handler, unless it
-is repeatable. So an effect that is not repeatable runs once. A `def` effect that runs in the event
-loop cannot wait for the store; it may run again if its instance dies in the same moment.
-
-A call is not continued if entries are missing, because the store has lost data, if they were too
-large, or if the handler has another version: its outcome is unknown. So is that of a handler which
-does something else when it runs again, and of one that finds another `ctx.state` than before.
-
-In a recording a mark shows that a call is kept, and an effect has its earlier operations. So a
-replay, which has no store, runs the handler the same way.
+A replay has no store. Therefore the restored values, the earlier operations of a call, and storing
+the values are effects of the request. A mark before each of them tells a replay that the effect
+follows.
 """
 
 import functools
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,13 +23,15 @@ from trio.lowlevel import in_trio_task
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._jsonrpc.messages import encode_request
-from mcp_trio._server.effects import JsonCodec, no_arguments
+from mcp_trio._server.access import Selector, Visibility
+from mcp_trio._server.effects import NO_RESULT, JsonCodec, no_arguments
 from mcp_trio._server.instances import Instance, StoreUnavailableError
-from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.effects import Effect, perform, perform_without_waiting
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import DivergedError, run_kept
+from mcp_trio._session.json_forms import decode_value, encode_value
 from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio.errors import (
     INTERNAL_ERROR,
@@ -52,6 +44,169 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
+
+logger = logging.getLogger("mcp_trio")
+
+
+def _has_mark(handling: Handling, name: str) -> bool:
+    """Return whether the recording of a request has a mark; a live session makes the mark."""
+    lane = handling.current_lane()
+    return lane is None or handling.sequencer.patched(lane, name)
+
+
+# Values -----------------------------------------------------------------------------------------
+#
+# The values are `ctx.state`, and the entries that handlers have shown to the client or hidden from
+# it. A request that has changed them is answered only when the store of the instances has them. So
+# another instance continues the session with the values as of the last response.
+#
+# The store has JSON (`_session/json_forms.py`). A session with a value that has no JSON form, such
+# as a function, ends with its owner, and so does a session with too many bytes.
+
+# The marks of restored and kept values.
+VALUES_RESTORED: Final = "session.restored"
+VALUES_KEPT: Final = "session.kept"
+
+NO_VALUES: Final = b""
+
+
+class SessionValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The values of a session.
+
+    Attributes:
+        state: The dict of `ctx.state`, as JSON.
+        visibility: The decisions of `ctx.enable` and `ctx.disable`, from the oldest to the newest.
+        mounted: The same for handlers of mounted servers, by `ServerSessions.mounted_by_name`.
+    """
+
+    state: msgspec.Raw
+    visibility: list[tuple[Selector, bool]]
+    mounted: dict[str, list[tuple[Selector, bool]]] = {}
+
+
+_decode_values: Final = msgspec.json.Decoder(SessionValues).decode
+
+
+@attrs.define(eq=False, repr=False)
+class KeptValues:
+    """The values of one session, and their place in the store of the instances.
+
+    Attributes:
+        bytes_max: The most bytes that their JSON may have.
+        is_stored: Returns whether the store has the current values.
+        publish: Stores these values, with all else that another instance needs to continue the
+            session, and waits until the store has them.
+        restored: The values of the lost owner, until the first request takes them.
+    """
+
+    bytes_max: int
+    is_stored: Callable[[], bool]
+    publish: Callable[[], Awaitable[None]]
+    restored: bytes = attrs.field(default=NO_VALUES, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
+
+    def encoded(
+        self,
+        state: dict[str, Any] | None,
+        visibility: Visibility | None,
+        mounted: Mapping[str, Visibility],
+    ) -> bytes | None:
+        """Return the values as JSON; None if another instance cannot have them."""
+        if self.restored:
+            return self.restored
+        if not state and visibility is None and not mounted:
+            return NO_VALUES
+        try:
+            encoded_state = encode_value(state or {})
+        except ValueError as error:  # Its text begins with "of the type", for example.
+            self._warn(f"has a value {error}")
+            return None
+        values = SessionValues(
+            msgspec.Raw(encoded_state),
+            [] if visibility is None else visibility.in_order(),
+            {name: each.in_order() for name, each in mounted.items()},
+        )
+        encoded = encode_body(values)
+        if len(encoded) <= self.bytes_max:
+            return encoded
+        self._warn(f"is too large (limits.http.session_values_bytes_max={self.bytes_max})")
+        return None
+
+    def _warn(self, problem: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            text = "no other instance can continue a session whose ctx.state %s"
+            logger.warning(text, problem)
+
+
+def load_values(served: "ServedSession", values: bytes) -> None:
+    """Take the values of a session's lost owner, which `restore_values` sets at the first request.
+
+    Raises:
+        ValueError: The values cannot be decoded here.
+    """
+    assert served.kept_values is not None
+    if values:
+        decoded = _decode_values(values)
+        decode_value(bytes(decoded.state))  # only to check it
+        if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
+            raise ValueError(f"no server {min(missing)!r} is mounted here")
+    served.kept_values.restored = values
+
+
+def restore_values(handling: Handling, served: "ServedSession") -> None:
+    """Give the session the values of its lost owner, at its first request. This does not wait."""
+    # A session without instances has no `kept_values`, and neither has a replay.
+    kept = served.kept_values
+    may_restore = handling.sequencer.replays if kept is None else bool(kept.restored)
+    if not (may_restore and _has_mark(handling, VALUES_RESTORED)):
+        return
+
+    def take() -> SessionValues:
+        assert kept is not None  # A replay does not run the effect.
+        restored, kept.restored = kept.restored, NO_VALUES
+        return _decode_values(restored)
+
+    codec = JsonCodec[SessionValues](SessionValues)
+    effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
+    values = perform_without_waiting(handling, effect)
+    served.set_values(decode_value(bytes(values.state)), values.visibility, values.mounted)
+
+
+async def keep_values(handling: Handling, served: "ServedSession") -> None:
+    """Wait until the store has the values of the session, if they have changed.
+
+    If the store does not answer, this returns after a moment; the store gets them when it is
+    available again.
+    """
+    kept = served.kept_values
+    may_keep = handling.sequencer.replays if kept is None else not kept.is_stored()
+    if not (may_keep and _has_mark(handling, VALUES_KEPT)):
+        return
+
+    async def publish() -> None:
+        assert kept is not None  # A replay does not run the effect.
+        await kept.publish()
+
+    effect = Effect(name="session.keep", arguments=no_arguments, run=publish, codec=NO_RESULT)
+    await perform(handling, effect)
+
+
+# Calls ------------------------------------------------------------------------------------------
+#
+# The owner stores each call of a resumable handler, and each one of a replayable server, with the
+# operations that it has finished, as entries with numbers: entry 0 is the request, and each
+# operation has one. The instance that takes the session runs the handler again from its beginning,
+# and each finished operation has its stored outcome. `HandlerJournal` identifies operations.
+#
+# Before an effect of the user runs, its entry is in the store. If it has no outcome there when the
+# session is taken, it may have been carried out: it raises `OutcomeUnknown` in the handler, unless
+# it is repeatable. So an effect that is not repeatable runs once. A `def` effect that runs in the
+# event loop cannot wait for the store; it may run again if its instance dies in the same moment.
+#
+# A call is not continued if entries are missing, because the store has lost data, if they were too
+# large, or if the handler has another version: its outcome is unknown. So is that of a handler
+# which does something else when it runs again, and of one that finds another `ctx.state`.
 
 KEPT_CALL: Final = "call.kept"
 """The name of the mark in the recording of a call that is kept."""
@@ -82,8 +237,6 @@ class EarlierCall(msgspec.Struct, frozen=True):
     operations: Sequence[FinishedOperation] = ()
     has_unknown: bool = False
 
-
-logger = logging.getLogger("mcp_trio")
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_request: Final = msgspec.json.Decoder(KeptRequest).decode
@@ -231,12 +384,7 @@ def kept_version(handling: Handling, served: "ServedSession") -> str | None:
     """Return the version of the handler if the call is kept, or was in the recording; else None."""
     entry = served.entry(handling.request) if handling.request.has_rounds else None
     version = None if entry is None else entry.kept_version(served.server)
-    if version is None:
-        return None
-    lane = handling.current_lane()
-    if lane is not None and not handling.sequencer.patched(lane, KEPT_CALL):
-        return None
-    return version
+    return None if version is None or not _has_mark(handling, KEPT_CALL) else version
 
 
 async def run_kept_call(handling: Handling, served: "ServedSession", version: str) -> Any:
