@@ -74,7 +74,7 @@ from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.json_forms import encode_value
-from mcp_trio._session.lanes import LANE
+from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.session import Session
 from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio.errors import (
@@ -652,10 +652,8 @@ class ServedSession:
             signature = registered.signature
             handler, keywords = signature.handler, signature.bind(request.params, None)
             if registered.runs_in_thread:
-                lane = LANE.get()
-                innermost_lane = None if lane is None else lane.child(has_own_pace=True)
                 sequencer = self.announcer.session.sequencer
-                bridge = ThreadBridge(registered.name, sequencer, innermost_lane=innermost_lane)
+                bridge = ThreadBridge(registered.name, sequencer, innermost_lane=_thread_lane())
                 limiter = ClientThreads(self._thread_limiter, 0)
                 await run_in_thread(handler, keywords, bridge=bridge, limiter=limiter)
             elif hasattr(value := handler(**keywords), "__await__"):
@@ -1091,12 +1089,10 @@ class ServedSession:
     ) -> Any:
         client = handling.request.client_key
         limiter = NESTED_LIMITER.get() or ClientThreads(self._thread_limiter, client)
-        lane = LANE.get()
-        innermost_lane = None if lane is None else lane.child(has_own_pace=True)
         bridge = ThreadBridge(
             registered.name,
             handling.session.sequencer,
-            innermost_lane=innermost_lane,
+            innermost_lane=_thread_lane(),
             scope=handling.scope,
         )
         context = ThreadContext(handling, self, bridge)
@@ -1118,6 +1114,12 @@ class ServedSession:
 
 async def _returned(value: Any) -> Any:
     return value
+
+
+def _thread_lane() -> Lane | None:
+    """Return a new lane for a handler's thread, below that of the task; None without a lane."""
+    lane = LANE.get()
+    return None if lane is None else lane.child(has_own_pace=True)
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

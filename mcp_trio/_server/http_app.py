@@ -84,6 +84,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 
+# Requests and their observers -------------------------------------------------------------------
+
+
 class PendingRequest(msgspec.Struct, eq=False):
     """A request that is not answered yet, with the exchange that answers it.
 
@@ -725,13 +728,13 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if isinstance(admitted, Rejection):
             await reject(admitted)
             return
-        request = admitted
+        request = admitted  # It has a principal, which `answered` reports.
         if self.runtime.is_closing:
             await reject(closing())
             return
         try:
-            with self.runtime.sessions.counted_websocket(admitted.principal, admitted.client):
-                channel = await accept_websocket(upgrade, admitted, self.runtime.limits)
+            with self.runtime.sessions.counted_websocket(request.principal, request.client):
+                channel = await accept_websocket(upgrade, request, self.runtime.limits)
                 answered(HTTPStatus.SWITCHING_PROTOCOLS)
                 await self.runtime.serve(channel)
         except TooManySessionsError as error:

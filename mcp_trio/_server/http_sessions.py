@@ -312,7 +312,10 @@ class HttpSession:
         self.session.shut("closed")
 
     def leave(self) -> None:
-        """Send and store nothing more: the session goes on in another instance. Then close it."""
+        """Send and store nothing more, because another instance continues the session.
+
+        The caller closes the session here.
+        """
         self.has_left = True
         self.channel.leave()
         if self.calls is not None:

@@ -58,7 +58,7 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 class InstanceHandler(Protocol):
-    """The part of an ASGI application that an `Instance` calls. No method waits."""
+    """The part of a served application that an `Instance` calls. No method waits."""
 
     def receive(self, sender: str, message: bytes) -> None:
         """Handle a message of another instance."""
@@ -270,6 +270,11 @@ class MemoryInstance:
                 self.handler.receive(*self._inbox.popleft())
             await self._changed.wait()
 
+    def put(self, sender: str, message: bytes) -> None:
+        """Queue a message of another instance for `run`."""
+        self._inbox.append((sender, message))
+        self._changed.wake()
+
     def keep(self, session_id: str, facts: SessionFacts) -> None:
         """Store the facts about a session."""
         before = self.shared.sessions.get(session_id)
@@ -365,8 +370,7 @@ class MemoryInstance:
             self._lost.setdefault(to, []).append(message)
             self.handler.lose(to)
         else:
-            member._inbox.append((self.name, message))  # noqa: SLF001
-            member._changed.wake()  # noqa: SLF001
+            member.put(self.name, message)
 
     async def unread(self, name: str) -> Sequence[bytes]:
         """Return the messages to an instance that were sent after it had left."""
