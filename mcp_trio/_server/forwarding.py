@@ -21,7 +21,6 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
-from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
 from mcp_trio._server.instances import Instance, SessionFacts, StoreUnavailableError
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import (
@@ -31,12 +30,9 @@ from mcp_trio._transports.http_response import (
     ResponseState,
     run_while_connected,
 )
-from mcp_trio.errors import SERVER_BUSY
 from mcp_trio.limits import Limits
 
 logger = logging.getLogger("mcp_trio")
-
-_UNAVAILABLE: Final = 503
 
 # When an instance is lost, another one takes its sessions. That one may be lost as well, and so on.
 _OWNERS_MAX: Final = 8
@@ -53,6 +49,10 @@ UNKNOWN_OUTCOME_RESPONSE: Final[CompleteResponse] = (
     [("Content-Type", "text/plain; charset=utf-8")],
     UNKNOWN_OUTCOME.encode(),
 )
+
+
+class InstanceUnavailableError(Exception):
+    """No instance can answer a request now; its client may repeat it."""
 
 
 # Messages between instances. `number` is that of the request at the instance that forwards it.
@@ -365,10 +365,9 @@ class Forwarder:
         *,
         session_id: str,
         headers: Headers,
-        unknown: Rejection,
         answer_here: Callable[[], Awaitable[object]],
         answer_continued: Callable[[], Awaitable[bool]] | None,
-    ) -> None:
+    ) -> bool:
         """Answer a request whose session is not open on this instance.
 
         Args:
@@ -377,12 +376,16 @@ class Forwarder:
             body: The body of the request.
             session_id: The session that the request names.
             headers: Headers that this instance adds to the response of another one.
-            unknown: The rejection if there is no such session.
             answer_here: Answers the request if its session has been opened here meanwhile.
             answer_continued: Sends the response of the request if it goes on here, after its owner
                 was lost; returns whether it does. None if no request of the session can go on.
 
+        Returns:
+            False if there is no such session; nothing was sent.
+
         Raises:
+            InstanceUnavailableError: No instance can answer the request now.
+            StoreUnavailableError: The store does not answer.
             RejectedError: The request is rejected.
             trio.BrokenResourceError: The client is gone.
             Exception: The error of `take_session`; the session waits for another instance.
@@ -393,40 +396,37 @@ class Forwarder:
                     await trio.sleep(_OWNER_CHANGES_SECONDS)  # The new owner may not be stored yet.
                 if isinstance(exchange, ForwardedExchange):
                     self._owners.pop(session_id, None)  # The other instance knows a newer owner.
-                try:
-                    owner = await self._owner_of(session_id, request.principal)
-                    if owner == _NO_SESSION:
-                        raise RejectedError(unknown)
-                    if owner == self.instance.name:
-                        await answer_here()
-                        return
-                    if isinstance(exchange, ForwardedExchange):  # It is not forwarded again.
-                        if self.is_leaving or not (
-                            owner is None or await self.instance.is_lost(owner)
-                        ):
-                            exchange.answer_unknown()
-                            return
-                    elif self.is_leaving and request.method == "GET":
-                        raise _unavailable("the server is closing: reconnect")
-                    elif owner is not None or self.is_leaving:
-                        name = owner or next(iter(await self.instance.others()), None)
-                        if name is None:
-                            raise _unavailable("the server is closing, and no other instance runs")
-                        outcome = await self.forward(exchange, request, body, name, headers)
-                        if outcome is Outcome.ANSWERED:
-                            return
-                        self._owners.pop(session_id, None)
-                        if outcome is Outcome.LOST:
-                            await self._answer_after_loss(
-                                exchange, request, session_id, owner, headers, answer_continued
-                            )
-                            return
-                        if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
-                            continue
-                    await self._take(session_id, owner, request)
-                except StoreUnavailableError as error:
-                    raise _unavailable(str(error)) from error
-            raise _unavailable("the session changes its instance too often")
+                owner = await self._owner_of(session_id, request.principal)
+                if owner == _NO_SESSION:
+                    return False
+                if owner == self.instance.name:
+                    await answer_here()
+                    return True
+                if isinstance(exchange, ForwardedExchange):  # It is not forwarded again.
+                    if self.is_leaving or not (owner is None or await self.instance.is_lost(owner)):
+                        exchange.answer_unknown()
+                        return True
+                elif self.is_leaving and request.method == "GET":
+                    raise InstanceUnavailableError("the server is closing: reconnect")
+                elif owner is not None or self.is_leaving:
+                    name = owner or next(iter(await self.instance.others()), None)
+                    if name is None:
+                        raise InstanceUnavailableError(
+                            "the server is closing, and no other instance runs"
+                        )
+                    outcome = await self.forward(exchange, request, body, name, headers)
+                    if outcome is Outcome.ANSWERED:
+                        return True
+                    self._owners.pop(session_id, None)
+                    if outcome is Outcome.LOST:
+                        await self._answer_after_loss(
+                            exchange, request, session_id, owner, headers, answer_continued
+                        )
+                        return True
+                    if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
+                        continue
+                await self._take(session_id, owner, request)
+            raise InstanceUnavailableError("the session changes its instance too often")
 
     async def open_elsewhere(
         self, exchange: Exchange, request: HttpRequest, body: bytes, headers: Headers
@@ -625,10 +625,3 @@ class Forwarder:
             if request.is_stream and not request.is_finished:
                 self.instance.send(request.owner, _encode(_Gone(request.number)))
                 request.put(_Ended(request.number))
-
-
-def _unavailable(text: str) -> RejectedError:
-    headers = [("Retry-After", RETRY_SECONDS)]
-    return RejectedError(
-        Rejection(status=_UNAVAILABLE, code=SERVER_BUSY, text=text, headers=headers)
-    )

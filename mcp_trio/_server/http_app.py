@@ -39,8 +39,13 @@ from mcp_trio._protocol.metadata import TRACE
 from mcp_trio._protocol.security import HostCheck
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
-from mcp_trio._server.forwarding import UNKNOWN_OUTCOME_RESPONSE, ForwardedExchange
+from mcp_trio._server.forwarding import (
+    UNKNOWN_OUTCOME_RESPONSE,
+    ForwardedExchange,
+    InstanceUnavailableError,
+)
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
+from mcp_trio._server.instances import StoreUnavailableError
 from mcp_trio._server.monitoring import HEALTH, READY, respond_health, respond_ready
 from mcp_trio._server.routes import (
     TEXT,
@@ -544,23 +549,27 @@ async def respond_elsewhere(
         RejectedError: The request is rejected.
         trio.BrokenResourceError: The client is gone.
     """
-    forwarder = runtime.forwarder
-    if forwarder is None or pending.is_second_try:
+    forwarder, is_known = runtime.forwarder, False
+    if forwarder is not None and not pending.is_second_try:
+        pending.is_second_try = True
+        try:
+            is_known = await forwarder.answer(
+                pending.exchange,
+                _traced(pending, body),
+                body,
+                session_id=session_id,
+                headers=pending.headers,
+                answer_here=partial(respond, pending),
+                answer_continued=answer_continued,
+            )
+        except (
+            InstanceUnavailableError,
+            StoreUnavailableError,
+            TooManySessionsError,  # here, where the session would continue
+        ) as error:
+            raise RejectedError(_busy(503, str(error))) from None
+    if not is_known:
         raise RejectedError(unknown)
-    pending.is_second_try = True
-    try:
-        await forwarder.answer(
-            pending.exchange,
-            _traced(pending, body),
-            body,
-            session_id=session_id,
-            headers=pending.headers,
-            unknown=unknown,
-            answer_here=partial(respond, pending),
-            answer_continued=answer_continued,
-        )
-    except TooManySessionsError as error:  # here, where the session would go on
-        raise RejectedError(_busy(503, str(error))) from None
 
 
 def open_session(
