@@ -153,9 +153,9 @@ def server():
 
 @pytest.fixture
 def serve(nursery):
-    """Serve a server until the test ends; gives the asker behind the handshake, or the discovery.
+    """Serve a server until the test ends, and return a client after its handshake or discovery.
 
-    That speaks `protocol_version`, and if it is a stateless one, says so with each request.
+    The client speaks `protocol_version`; a stateless one names the version in each request.
     """
 
     async def start(server, *, protocol_version=OLDEST.name, capabilities=None, record=None):

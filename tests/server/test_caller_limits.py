@@ -141,7 +141,7 @@ async def test_sessions_tools_and_unknown_names_are_limited_as_asked(server):
 
 
 @pytest.mark.parametrize(("per", "shared"), [("user", True), ("client", False), ("tool", True)])
-async def test_callers_are_told_apart_by_what_is_known_of_them(server, tmp_path, per, shared):
+async def test_callers_are_distinguished_as_per_says(server, tmp_path, per, shared):
     facts = iter([AuthInfo(subject="ada", client=name) for name in ("desk", "phone")])
     server.middleware(RateLimit("1/hour", per=per))
     path = str(tmp_path / "socket")

@@ -368,7 +368,7 @@ async def test_a_def_handler_that_may_not_block_reads_in_passing(server, record)
     assert [kind for kind, _ in recorded()] == ["val"]
 
 
-async def test_after_a_resource_that_a_thread_has_read_the_handler_is_itself_again(server, record):
+async def test_a_handler_has_its_context_again_after_a_thread_has_read_a_resource(server, record):
     @server.resource("boat://ada")
     def ada() -> str:
         return str(thread_of_mine() != threading.main_thread().ident)

@@ -1120,7 +1120,7 @@ async def test_a_change_that_waited_for_room_is_sent_when_the_second_client_has_
     assert (await asker.wire.receive())["method"] == "notifications/resources/updated"
 
 
-# Mistakes at the registration and at the start of a server: each error says what to write.
+# Errors at the registration and at the start of a server: each names the code to write.
 
 server = Server("desk")
 
@@ -1206,7 +1206,7 @@ def test_an_error_of_registration_says_what_to_write(make, error, text):
         make()
 
 
-async def test_a_def_handler_that_uses_an_operation_of_async_handlers_is_told_so(caplog):
+async def test_the_error_of_a_def_handler_names_an_operation_of_async_handlers(caplog):
     async with Client(server) as client:
         with pytest.raises(ToolError):
             await client.call_tool("wait")

@@ -70,7 +70,7 @@ def server():
 
 
 async def names(asker):
-    """What a client finds in its lists."""
+    """Return the names and URIs in a client's lists."""
     found = [it["name"] for it in (await asker.result("tools/list"))["tools"]]
     found += [it["uri"] for it in (await asker.result("resources/list"))["resources"]]
     templates = await asker.result("resources/templates/list")

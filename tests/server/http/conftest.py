@@ -234,7 +234,7 @@ def ended():
 
 @pytest.fixture
 def leads():
-    """Whether leader/followers answer; modules that test both ways have a fixture of their own."""
+    """True if leader/followers answer; modules that test both ways have a fixture of their own."""
     return False
 
 

@@ -95,7 +95,7 @@ async def test_the_calls_of_one_client_keep_their_order(open_site, autojump_cloc
         assert own == [f"{letter}{number}" for number in range(4)]
 
 
-async def test_clients_with_a_principal_are_told_apart_by_it(open_site, autojump_clock):
+async def test_clients_are_distinguished_by_their_principals(open_site, autojump_clock):
     site = await open_site(harbour(auth=verify))
     slow = call("wait", {"seconds": SLOW_SECONDS})
     for number in range(300):

@@ -390,7 +390,7 @@ async def test_an_owner_whose_session_was_taken_closes_it(open_sites, stores, au
     assert stores.instances.sessions[client.id].owner == name_of(here)
 
 
-async def test_an_owner_that_was_taken_for_lost_answers_nothing_that_it_cannot_store(
+async def test_an_owner_that_seemed_lost_answers_nothing_that_it_cannot_store(
     open_sites, stores, autojump_clock
 ):
     here, there = await open_sites(make=counting)

@@ -387,7 +387,7 @@ async def test_an_effect_does_not_run_while_the_store_is_away(
     assert world.ran == []
 
 
-async def test_an_owner_that_was_taken_for_lost_runs_no_further_effect(
+async def test_an_owner_that_seemed_lost_runs_no_further_effect(
     open_ports, stores, world, autojump_clock
 ):
     here, there = await open_ports()
