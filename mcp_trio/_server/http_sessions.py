@@ -577,6 +577,7 @@ class Runtime:
         sessions: The legacy sessions.
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
+        has_begun: Whether the lifespan is entered.
         leaving: Set when this instance hands its sessions over, and takes no more connections.
         ended: Set when the runtime has ended.
         pool: The tasks of the sessions.
@@ -592,11 +593,12 @@ class Runtime:
     sessions: HttpSessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
+    has_begun: bool = attrs.field(default=False, init=False)
     leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)  # the context variables set by the lifespan
-    _lifespan: EnteredLifespan = attrs.field(init=False)
+    _lifespan: EnteredLifespan = attrs.field(factory=EnteredLifespan, init=False)
     _http: HandlerHttpClient = attrs.field(init=False)
     _stateless: RunningSession | None = attrs.field(default=None, init=False)
     _renewable_at: float = attrs.field(default=-math.inf, init=False)
@@ -638,7 +640,7 @@ class Runtime:
                 self.stores.opened(self.limits) as stores,
                 stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
-                self._lifespan, self._http = lifespan, http
+                self._lifespan, self._http, self.has_begun = lifespan, http, True
                 self.sessions.stores = stores
                 self._use_stores(stores.limits, stores.states)
                 try:
@@ -703,20 +705,15 @@ class Runtime:
         return self._closing.is_set()
 
     @property
-    def has_begun(self) -> bool:
-        """Return whether the lifespan is entered."""
-        return hasattr(self, "_lifespan")
-
-    @property
     def record_status(self) -> "RecordStatus | None":
         """The counters of the policy of the recordings; None without one."""
-        run = self._lifespan.policy_run if self.has_begun else None
+        run = self._lifespan.policy_run
         return None if run is None else run.policy.status
 
     @property
     def is_recording_degraded(self) -> bool:
         """Return whether a recording leaves records out after a failed write, or none can begin."""
-        run = self._lifespan.policy_run if self.has_begun else None
+        run = self._lifespan.policy_run
         if run is not None and (run.is_paused or run.policy.status.problem):
             return True
         sessions = (
