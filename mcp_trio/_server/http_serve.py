@@ -554,43 +554,46 @@ def _run_workers(
         raise ValueError("each worker has metrics of its own: metrics_port= needs workers=1")
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
-        parent_pid = os.getpid()
         bound = [each.getsockname()[:2] for each in sockets]
-        app = app_of(sessions_of(server), options, bound, address)
-        url = address.url(sockets[0].getsockname()[1], app.path)
-
-        def work(serving: Callable[[], None]) -> None:
-            # The next request of a client may arrive at another worker. So a session needs stores,
-            # by which the workers forward requests, and no handler is suspended until the next
-            # request of its stateless client.
-            if not _has_shared_stores(options):
-                server.protocol_versions = [
-                    name
-                    for name in server.protocol_versions
-                    if PROTOCOL_VERSIONS[name].is_stateless
-                ]
-            server.limits = msgspec.structs.replace(
-                server.limits,
-                requests=msgspec.structs.replace(server.limits.requests, suspended_max=0),
-            )
-            wait = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
-
-            async def serve(*, task_status: trio.TaskStatus[str]) -> None:
-                listeners = [
-                    trio.SocketListener(trio.socket.from_stdlib_socket(each.dup()))
-                    for each in sockets
-                ]
-                await serve_bound(
-                    sessions_of(server), listeners, address, options, task_status=task_status
-                )
-
-            exit_seconds = server.limits.shutdown.exit_seconds
-            run = partial(serve_until_signal, serve, lambda _url: serving(), exit_seconds)
-            trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
-
+        path = app_of(sessions_of(server), options, bound, address).path
+        url = address.url(sockets[0].getsockname()[1], path)
+        work = partial(_run_worker, server, sockets, address, options, os.getpid())
         return Workers(
             number=number, work=work, serving=partial(on_serving, url), limits=server.limits
         ).run()
+
+
+def _run_worker(
+    server: "Server",
+    sockets: Sequence[socket.socket],
+    address: HttpAddress,
+    options: HttpOptions,
+    parent_pid: int,
+    serving: Callable[[], None],
+) -> None:
+    """Serve in a worker process until SIGTERM arrives; call `serving` when it serves."""
+    # The next request of a client may arrive at another worker. So a session needs stores, by which
+    # the workers forward requests, and no handler is suspended until the next request of its
+    # stateless client.
+    if not _has_shared_stores(options):
+        server.protocol_versions = [
+            name for name in server.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
+        ]
+    server.limits = msgspec.structs.replace(
+        server.limits,
+        requests=msgspec.structs.replace(server.limits.requests, suspended_max=0),
+    )
+
+    async def serve(*, task_status: trio.TaskStatus[str]) -> None:
+        listeners = [
+            trio.SocketListener(trio.socket.from_stdlib_socket(each.dup())) for each in sockets
+        ]
+        await serve_bound(sessions_of(server), listeners, address, options, task_status=task_status)
+
+    exit_seconds = server.limits.shutdown.exit_seconds
+    run = partial(serve_until_signal, serve, lambda _url: serving(), exit_seconds)
+    wait_parent = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
+    trio.run(run, [signal.SIGTERM], wait_parent, clock=TickClock())
 
 
 def _has_shared_stores(options: HttpOptions) -> bool:
