@@ -66,31 +66,22 @@ async def dial(
     """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
     state = ReportedState(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
-    connection_options = SocketChannelOptions(
-        token=options.get("token"),
-        headers=options.get("headers"),
-        ssl_context=options.get("ssl_context"),
+    dialer = _Dialer(
+        url=url,
+        options=SocketChannelOptions(
+            token=options.get("token"),
+            headers=options.get("headers"),
+            ssl_context=options.get("ssl_context"),
+        ),
+        limits=server.limits,
+        state=state,
+        hub_name_status=task_status,
     )
-    hub_name_status = task_status  # `listen` has another `task_status`.
-
-    async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
-        # `serve_connections` can be cancelled from here on, also while the hub cannot be reached.
-        task_status.started()
-        dialer = _Dialer(
-            url=url,
-            options=connection_options,
-            limits=server.limits,
-            state=state,
-            serve=serve,
-            hub_name_status=hub_name_status,
-        )
-        await dialer.run()
-
     state.begin()
     try:
         await serve_connections(
             server,
-            listen,
+            dialer.run,
             transport="websocket",
             record=recordings.record,
             task_status=trio.TASK_STATUS_IGNORED,
@@ -114,18 +105,19 @@ class _Dialer:
     options: SocketChannelOptions
     limits: Limits
     state: ReportedState
-    serve: Serve
     hub_name_status: trio.TaskStatus[str]
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
     _has_been_open: bool = attrs.field(default=False, init=False)
 
-    async def run(self) -> NoReturn:
+    async def run(self, serve: Serve, *, task_status: trio.TaskStatus[None]) -> NoReturn:
         """Dial and serve until cancelled; then report to the hub that the server goes away.
 
         Raises:
             ConnectionLost: The hub rejects the server because of its token.
         """
+        # `serve_connections` can be cancelled from here on, also while the hub cannot be reached.
+        task_status.started()
 
         def go_away() -> None:
             if self._channel is not None:
@@ -135,7 +127,7 @@ class _Dialer:
             nursery.start_soon(call_when_cancelled, go_away)
             failures = 0
             while True:
-                has_served = await self._serve_once()
+                has_served = await self._serve_once(serve)
                 failures = 0 if has_served else failures + 1
                 seconds = pause_seconds(failures, self.limits, random.random)
                 logger.debug("dialing the hub again in %.2f s", seconds)
@@ -145,7 +137,7 @@ class _Dialer:
         """Keep the session that has begun; `serve` calls this, with the dialer as `task_status`."""
         self._session = session
 
-    async def _serve_once(self) -> bool:
+    async def _serve_once(self, serve: Serve) -> bool:
         """Dial and serve once; return whether the session completed its handshake."""
         try:
             channel = await open_socket_channel(self.url, self.options, self.limits)
@@ -160,7 +152,7 @@ class _Dialer:
             if not self._has_been_open:
                 self._has_been_open = True
                 self.hub_name_status.started(channel.name)
-            await self.serve(channel, task_status=self)
+            await serve(channel, task_status=self)
             # A hub may accept the WebSocket and then close it with code 1008, because of the token.
             rejection: ConnectionLost | None = getattr(channel, "rejection", None)
             if rejection is not None:
