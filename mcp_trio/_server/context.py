@@ -718,6 +718,8 @@ class Context(BaseContext):
 
 
 def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
+    """Return an `async def` function that calls a function, as `ThreadBridge.call` takes it."""
+
     async def call(*args: P.args, **keywords: P.kwargs) -> Result:
         return function(*args, **keywords)
 

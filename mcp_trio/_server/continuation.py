@@ -13,7 +13,6 @@ import functools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -318,7 +317,6 @@ class _Entries:
     _numbers: dict[tuple[str, int], int] = attrs.field(
         factory=dict[tuple[str, int], int], init=False
     )
-    _next: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
     _size: int = attrs.field(default=0, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
 
@@ -329,9 +327,7 @@ class _Entries:
 
     def _number(self, operation: OperationId) -> int:
         key = (operation.lane, operation.ordinal)
-        if key not in self._numbers:
-            self._numbers[key] = next(self._next)
-        return self._numbers[key]
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     async def begin(self, operation: OperationId) -> None:
         """Store that an effect begins.

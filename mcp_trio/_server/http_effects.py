@@ -30,13 +30,14 @@ from mcp_trio._transports.http_libraries import (
 from mcp_trio.limits import MIB
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, section 9.2.1
 RESPONSE_HEADERS: Final = frozenset(
     {
         *("allow", "cache-control", "content-disposition", "content-language", "content-type"),
         *("date", "etag", "expires", "last-modified", "link", "location", "retry-after", "vary"),
     }
 )
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, section 9.2.1
 
 
 class Base64Body(msgspec.Struct, frozen=True):
