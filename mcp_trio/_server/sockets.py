@@ -3,6 +3,8 @@
 The server's lifespan is entered once, around all connections. Each session has a recording of its
 own, and an error in one session does not affect the others. A connection that completes no
 handshake and sends no stateless request within `limits.requests.first_request_seconds` is closed.
+
+The authentication and the TLS settings of WebSocket are here too, and are those of HTTP as well.
 """
 
 import logging
@@ -119,7 +121,7 @@ async def _serve_bound(
     )
 
 
-# WebSocket ----------------------------------------------------------------------------------------
+# Access over HTTP and WebSocket ------------------------------------------------------------------
 
 
 class AccessOptions(TypedDict, total=False):
@@ -128,46 +130,6 @@ class AccessOptions(TypedDict, total=False):
     hosts: Collection[str] | None
     origins: Collection[str] | None
     token: str | None
-
-
-class WebSocketOptions(AccessOptions, total=False):
-    """Options of `Server.serve_websocket`, without the address."""
-
-    path: str
-    certfile: str | None
-    keyfile: str | None
-    client_cafile: str | None
-    record: RecordTarget | None
-
-
-class RunWebSocketOptions(WebSocketOptions, total=False):
-    """Options of `Server.serve_websocket`."""
-
-    host: str
-    port: int
-
-
-class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks that a WebSocket handshake has to pass.
-
-    Attributes:
-        protected: The object that authenticates clients; None accepts all, without a principal.
-    """
-
-    host_check: HostCheck
-    path: str
-    protected: "ProtectedResource | None"
-
-    async def admit(self, request: HttpRequest) -> HttpRequest | Rejection:
-        """Return the request with its sender, or the rejection."""
-        rejection = self.host_check.rejection(request) or upgrade_rejection(request, path=self.path)
-        if rejection is not None:
-            return rejection
-        request = with_token_header(request)
-        if self.protected is None:
-            return request
-        auth = await self.protected.authenticate(request)
-        return auth if isinstance(auth, Rejection) else request.with_auth(auth)
 
 
 def protected_resource(
@@ -234,6 +196,86 @@ def _url_hosts(host: str) -> Sequence[str]:
     if address.is_unspecified:
         return ()
     return (host, *LOOPBACK) if address.is_loopback else (host,)
+
+
+def tls_context(
+    certfile: str | None, keyfile: str | None, client_cafile: str | None = None
+) -> ssl.SSLContext | None:
+    """Return the TLS settings of a listener for HTTP/1.1 and WebSocket; None without a certificate.
+
+    Args:
+        certfile: The path of the certificate in PEM.
+        keyfile: The path of its private key.
+        client_cafile: The path of the certificates whose signatures on certificates of clients are
+            accepted. Clients without a certificate are accepted as well: anyone may read the
+            metadata of the protected resource, and not every token is bound to a certificate.
+
+    Raises:
+        OSError: A certificate or the key cannot be read.
+        ValueError: There is a key, or `client_cafile`, without a certificate.
+    """
+    if certfile is None:
+        for name, given in (("keyfile", keyfile), ("client_cafile", client_cafile)):
+            if given is not None:
+                raise ValueError(f"{name}= needs certfile=")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certfile, keyfile)
+    except OSError as error:  # its own text names no file
+        files = certfile if keyfile is None else f"{certfile} and {keyfile}"
+        raise OSError(f"no usable certificate and key in {files}: {error}") from error
+    if client_cafile is not None:
+        try:
+            context.load_verify_locations(client_cafile)
+        except OSError as error:
+            raise OSError(f"no usable certificates in {client_cafile}: {error}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+# WebSocket ----------------------------------------------------------------------------------------
+
+
+class WebSocketOptions(AccessOptions, total=False):
+    """Options of `Server.serve_websocket`, without the address."""
+
+    path: str
+    certfile: str | None
+    keyfile: str | None
+    client_cafile: str | None
+    record: RecordTarget | None
+
+
+class RunWebSocketOptions(WebSocketOptions, total=False):
+    """Options of `Server.serve_websocket`."""
+
+    host: str
+    port: int
+
+
+class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that a WebSocket handshake has to pass.
+
+    Attributes:
+        protected: The object that authenticates clients; None accepts all, without a principal.
+    """
+
+    host_check: HostCheck
+    path: str
+    protected: "ProtectedResource | None"
+
+    async def admit(self, request: HttpRequest) -> HttpRequest | Rejection:
+        """Return the request with its sender, or the rejection."""
+        rejection = self.host_check.rejection(request) or upgrade_rejection(request, path=self.path)
+        if rejection is not None:
+            return rejection
+        request = with_token_header(request)
+        if self.protected is None:
+            return request
+        auth = await self.protected.authenticate(request)
+        return auth if isinstance(auth, Rejection) else request.with_auth(auth)
 
 
 async def serve_websocket(
@@ -326,43 +368,6 @@ async def bound_websocket(
             listeners=bound,
             tls=tls,
         )
-
-
-def tls_context(
-    certfile: str | None, keyfile: str | None, client_cafile: str | None = None
-) -> ssl.SSLContext | None:
-    """Return the TLS settings of a listener for HTTP/1.1 and WebSocket; None without a certificate.
-
-    Args:
-        certfile: The path of the certificate in PEM.
-        keyfile: The path of its private key.
-        client_cafile: The path of the certificates whose signatures on certificates of clients are
-            accepted. Clients without a certificate are accepted as well: anyone may read the
-            metadata of the protected resource, and not every token is bound to a certificate.
-
-    Raises:
-        OSError: A certificate or the key cannot be read.
-        ValueError: There is a key, or `client_cafile`, without a certificate.
-    """
-    if certfile is None:
-        for name, given in (("keyfile", keyfile), ("client_cafile", client_cafile)):
-            if given is not None:
-                raise ValueError(f"{name}= needs certfile=")
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certfile, keyfile)
-    except OSError as error:  # its own text names no file
-        files = certfile if keyfile is None else f"{certfile} and {keyfile}"
-        raise OSError(f"no usable certificate and key in {files}: {error}") from error
-    if client_cafile is not None:
-        try:
-            context.load_verify_locations(client_cafile)
-        except OSError as error:
-            raise OSError(f"no usable certificates in {client_cafile}: {error}") from error
-        context.verify_mode = ssl.CERT_OPTIONAL
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 # Unix domain sockets and TCP ----------------------------------------------------------------------
