@@ -100,7 +100,7 @@ class Registered:
     @property
     def needs_check(self) -> bool:
         """Return whether `check`, which takes longer, could fail."""
-        return not self.signature.is_plain
+        return self.signature.needs_check
 
     def check(self) -> None:
         """Check that the handler can be listed and called.
@@ -207,7 +207,7 @@ class RegisteredTool(RegisteredEntry):
     @property
     def needs_check(self) -> bool:
         """Return whether `check`, which takes longer, could fail."""
-        return bool(self.structured) or not self.signature.is_plain
+        return bool(self.structured) or self.signature.needs_check
 
     def check(self) -> None:
         """Check that the tool can be listed and called, as `Registered.check` does."""
@@ -455,7 +455,7 @@ _TOOL_NAME_CHARS_MAX: Final = 128
 EntryT = TypeVar("EntryT", bound=Registered)
 
 
-def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
+def _mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
     """Return the entry of the outer server for an entry of a mounted one.
 
     Raises:
@@ -693,7 +693,7 @@ class Registry:
             raise ValueError(text)
         try:
             for mount in tuple(self.mounted_as):
-                derived = mounted_entry(mount, entry)
+                derived = _mounted_entry(mount, entry)
                 mount.outer.registry.insert(
                     kind, derived.key, derived, is_replacement=is_replacement
                 )
@@ -733,7 +733,7 @@ class Registry:
         try:
             for kind in self.tables:
                 for entry in tuple(inner.tables[kind].values()):
-                    derived = mounted_entry(mount, entry)
+                    derived = _mounted_entry(mount, entry)
                     self.insert(kind, derived.key, derived)
                     added.append((kind, derived.key))
             for (target, argument), completion in tuple(inner.completions.items()):

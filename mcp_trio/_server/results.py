@@ -428,7 +428,7 @@ def tool_result(
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:
     items = _items(value)
-    if any(isinstance(item, CONTENT_TYPES) for item in items):
+    if any(isinstance(item, _CONTENT_TYPES) for item in items):
         return [content for item in items for content in _contents(item, writer)]
     convert = _find_by_class(_CONTENTS, value)
     return [TextContent(text=writer.encode(value).decode())] if convert is None else convert(value)
@@ -439,7 +439,7 @@ def _blob_contents(value: bytes | bytearray | memoryview) -> list[Content]:
     return [EmbeddedResource(resource=resource)]
 
 
-CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
+_CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
 
 _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     type(None): lambda _: [],
@@ -559,7 +559,7 @@ def _is_data(hint: Any) -> bool:
         if not items or any(strip_metadata(it) in _ANYTHING for it in items):
             return False
     for inner in reachable([kind]):
-        if _is_subclass(inner, CONTENT_TYPES):
+        if _is_subclass(inner, _CONTENT_TYPES):
             return False
         # attrs fields with an underscore are decoded from JSON, but not encoded to it.
         if attrs.has(inner) and any(
@@ -678,7 +678,7 @@ def _prompt_message(value: Any) -> PromptMessage:
     role: Role
     role, content = value if _is_pair(value) else ("user", value)
     convert = (
-        _find_by_class(_CONTENTS, content) if isinstance(content, (str, *CONTENT_TYPES)) else None
+        _find_by_class(_CONTENTS, content) if isinstance(content, (str, *_CONTENT_TYPES)) else None
     )
     if convert is None:
         raise TypeError(

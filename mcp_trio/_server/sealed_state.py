@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Keys -------------------------------------------------------------------------------------------
 
-KEY_BYTES_MIN: Final = 32
+_KEY_BYTES_MIN: Final = 32
 NONCE_BYTES: Final = 12
 
 # The layout of sealed bytes: a version, the id of the key, the nonce, the ciphertext with its tag.
@@ -71,15 +71,15 @@ class KeyRing:
         sizes = [len(key) for key in keys if isinstance(key, bytes)]
         if len(sizes) < len(keys):
             raise TypeError("a key has to be bytes")
-        if min(sizes) < KEY_BYTES_MIN:
+        if min(sizes) < _KEY_BYTES_MIN:
             raise ValueError(
-                f"a key needs at least {KEY_BYTES_MIN} bytes: use secrets.token_bytes()"
+                f"a key needs at least {_KEY_BYTES_MIN} bytes: use secrets.token_bytes()"
             )
 
     @classmethod
     def random(cls) -> "KeyRing":
         """Return a ring with a random key; only this process can open what the ring seals."""
-        return cls([secrets.token_bytes(KEY_BYTES_MIN)])
+        return cls([secrets.token_bytes(_KEY_BYTES_MIN)])
 
     def seal(self, plain: bytes, *, bound_to: bytes, nonce: bytes) -> bytes:
         """Encrypt bytes, which only `open` with the same `bound_to` decrypts.

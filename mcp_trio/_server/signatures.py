@@ -74,7 +74,7 @@ class DocstringStyle(msgspec.Struct, frozen=True, kw_only=True):
     parameter_titles: frozenset[str]
 
 
-GOOGLE: Final = DocstringStyle(
+_GOOGLE: Final = DocstringStyle(
     section=(
         r"(?m)^(Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Returns?|Yields?|Raises"
         r"|Attributes|Examples?|Notes?|Warnings?|Warns|References|See Also|Todo):[ \t]*$"
@@ -90,7 +90,7 @@ GOOGLE: Final = DocstringStyle(
 _NUMPY_NAMES: Final = r"\w+(?:,[ \t]*\w+)*"
 _NUMPY_TYPE: Final = r"[ \t]*(?::[^\n]*)?$"
 
-NUMPY: Final = DocstringStyle(
+_NUMPY: Final = DocstringStyle(
     section=(
         r"(?m)^(Parameters|Other Parameters|Returns|Yields|Receives|Raises|Warns|Warnings|See Also"
         r"|Notes|References|Examples|Attributes|Methods)[ \t]*\n-{3,}[ \t]*$"
@@ -100,7 +100,7 @@ NUMPY: Final = DocstringStyle(
     parameter_titles=frozenset({"Parameters", "Other Parameters"}),
 )
 
-SPHINX: Final = DocstringStyle(
+_SPHINX: Final = DocstringStyle(
     section=(
         r"(?m)^:(param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except"
         r"|exception|yields?|ytype|var|ivar|cvar|vartype|meta)\b"
@@ -110,7 +110,7 @@ SPHINX: Final = DocstringStyle(
     parameter_titles=frozenset({"param", "parameter", "arg", "argument", "key", "keyword"}),
 )
 
-STYLES: Final = (GOOGLE, NUMPY, SPHINX)
+_STYLES: Final = (_GOOGLE, _NUMPY, _SPHINX)
 
 
 class Docstring(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +129,7 @@ def parse_docstring(text: str) -> Docstring:
     clean = inspect.cleandoc(text)
     if "\n" not in clean and not clean.startswith(":"):
         return Docstring(clean, {})  # A single line has no sections, but those of Sphinx.
-    parsed = (_parse_as(style, clean) for style in STYLES)
+    parsed = (_parse_as(style, clean) for style in _STYLES)
     # The docstring has the style that finds the most parameters; of several, the one that leaves
     # the shortest description, since it recognises the most sections.
     return max(parsed, key=lambda found: (len(found.parameters), -len(found.description)))
@@ -258,11 +258,11 @@ class Signature:
         check_parameter_kinds(self.handler, self._function)
 
     @property
-    def is_plain(self) -> bool:
-        """Return whether all annotations of parameters are plain types, which need no `check`."""
+    def needs_check(self) -> bool:
+        """Return whether `check`, which takes longer, could fail: not for plain types alone."""
         known = (*_PLAIN_TYPES, *self.context_types)
         annotations = self._function.__annotations__
-        return all(hint in known for name, hint in annotations.items() if name != "return")
+        return any(hint not in known for name, hint in annotations.items() if name != "return")
 
     def check(self) -> None:
         """Check that each argument can be decoded.

@@ -296,11 +296,11 @@ def _call(
 
 # Threads of recorded handlers ---------------------------------------------------------------------
 
-THREAD_MARK: Final = "thread"
-"""The mark of a lane whose handler starts to run in a thread."""
+# The mark of a lane whose handler starts to run in a thread.
+_THREAD_MARK: Final = "thread"
 
-THREAD_ENDED_MARK: Final = "thread ended"
-"""The mark of a lane whose handler's thread has ended, before the request was cancelled."""
+# The mark of a lane whose handler's thread has ended, before the request was cancelled.
+_THREAD_ENDED_MARK: Final = "thread ended"
 
 
 @attrs.define(eq=False, repr=False)
@@ -311,9 +311,9 @@ class _RecordedThread(Generic[Result]):
     one of these in a replay only.
 
     The journal does not contain how long two waits take, so both are operations of the lane. The
-    wait for a thread depends on other sessions; it ends with the mark `THREAD_MARK`, and needs no
+    wait for a thread depends on other sessions; it ends with the mark `_THREAD_MARK`, and needs no
     `limiter` in a replay. The wait for the end of the thread depends on how long it computes; it
-    ends with the mark `THREAD_ENDED_MARK`, or cancelled. A replay takes the end that was recorded,
+    ends with the mark `_THREAD_ENDED_MARK`, or cancelled. A replay takes the end that was recorded,
     even if the thread has computed in less time.
 
     A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
@@ -341,7 +341,7 @@ class _RecordedThread(Generic[Result]):
         except trio.Cancelled:
             sequencer.resumed(lane, "cxl")
             raise
-        sequencer.marked(THREAD_MARK, self.bridge.name, lane)
+        sequencer.marked(_THREAD_MARK, self.bridge.name, lane)
 
     async def run_sync(self) -> Result:
         """Run the thread, and return the handler's result."""
@@ -355,7 +355,7 @@ class _RecordedThread(Generic[Result]):
             self._report_end()
             if lane is not None:
                 await sequencer.turn(lane)
-                sequencer.marked(THREAD_ENDED_MARK, None, lane)
+                sequencer.marked(_THREAD_ENDED_MARK, None, lane)
         except trio.Cancelled:
             self._is_abandoned = True
             self._report_end()
