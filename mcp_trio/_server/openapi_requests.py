@@ -178,7 +178,7 @@ class RequestTemplate:
 def _path_text(argument: RequestArgument, value: Any) -> str:
     """Return the text of a parameter in the path, encoded."""
     name, is_exploded = quote(argument.wire_name, safe=""), argument.is_exploded
-    if argument.is_json or not (is_array(value) or is_object(value)):
+    if _is_single(argument, value):
         texts, is_exploded = [quote(_text(value, is_json=argument.is_json), safe="")], False
     elif is_object(value):
         sign = "=" if is_exploded else ","
@@ -198,7 +198,7 @@ def _fields(argument: RequestArgument, value: Any) -> list[str]:
     """Return the fields of a query, a form or a cookie: `name=value`, both encoded."""
     safe = _RESERVED.replace("&", "").replace("#", "") if argument.keeps_reserved else ""
     name = quote(argument.wire_name, safe="")
-    if argument.is_json or not (is_array(value) or is_object(value)):
+    if _is_single(argument, value):
         return [f"{name}={quote(_text(value, is_json=argument.is_json), safe=safe)}"]
     if argument.style == "deepObject":
         return [
@@ -230,7 +230,7 @@ def _deep_fields(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _header_text(argument: RequestArgument, value: Any) -> str:
-    if argument.is_json or not (is_array(value) or is_object(value)):
+    if _is_single(argument, value):
         text = _text(value, is_json=argument.is_json)
     elif is_object(value):
         sign = "=" if argument.is_exploded else ","
@@ -255,6 +255,11 @@ def _multipart(parts: RequestParts, members: Sequence[tuple[RequestArgument, Any
     digest = hashlib.sha256(repr(files).encode()).hexdigest()[:32]
     headers = {**parts.headers, "Content-Type": f"{MULTIPART}; boundary=mcp_trio-{digest}"}
     return attrs.evolve(parts, headers=headers, files=files)
+
+
+def _is_single(argument: RequestArgument, value: Any) -> bool:
+    """Return whether a value is written as one text, and not item by item or member by member."""
+    return argument.is_json or not (is_array(value) or is_object(value))
 
 
 def _text(value: Any, *, is_json: bool = False) -> str:

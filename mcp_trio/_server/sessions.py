@@ -151,15 +151,15 @@ class SessionCounter:
     def opened(self, record: "RecordTarget | None") -> "CountedSession":
         """Count a session as open until its `closed` is called."""
         self._all.opened += 1
-        if record is None:
-            return CountedSession(self._all, _OWN_FILE)
-        from mcp_trio._recorder.options import SharedRecording
+        same_file, forget_file = _OWN_FILE, None
+        if record is not None:
+            from mcp_trio._recorder.options import SharedRecording
 
-        if not isinstance(record, SharedRecording):
-            return CountedSession(self._all, _OWN_FILE)
-        same_file = self._by_file.setdefault(record, _Counts())
-        same_file.opened += 1
-        return CountedSession(self._all, same_file, partial(self._by_file.pop, record))
+            if isinstance(record, SharedRecording):
+                same_file = self._by_file.setdefault(record, _Counts())
+                same_file.opened += 1
+                forget_file = partial(self._by_file.pop, record)
+        return CountedSession(self._all, same_file, forget_file)
 
     def closed_outside(self, record: "SharedRecording") -> int:
         """Return the number of sessions that have closed, and are not in this file."""
@@ -176,7 +176,7 @@ class CountedSession:
 
     _all: _Counts
     _same_file: _Counts
-    _forget_file: Callable[[], object] | None = None
+    _forget_file: Callable[[], object] | None
     earlier: int = attrs.field(init=False)
     """The number of sessions that had closed when this one opened, and are not in the same file."""
 

@@ -95,9 +95,9 @@ async def serve_connections(
 async def _serve_bound(
     server: SessionSource,
     accept: Callable[[Handle], Awaitable[None]],
-    *,
-    url: str,
     transport: str,
+    url: str,
+    *,
     record: RecordTarget | None,
     task_status: trio.TaskStatus[str],
 ) -> None:
@@ -293,8 +293,8 @@ async def serve_websocket(
         await _serve_bound(
             server,
             partial(bound.serve, limits=server.limits),
-            url=bound.url,
-            transport="websocket",
+            "websocket",
+            bound.url,
             record=options.get("record"),
             task_status=task_status,
         )
@@ -404,8 +404,8 @@ async def serve_unix(
         await _serve_lines(
             server,
             [bound],
-            url=f"unix:{path}",
-            transport="unix",
+            "unix",
+            f"unix:{path}",
             authorize=authorize,
             record=record,
             task_status=task_status,
@@ -433,8 +433,8 @@ async def serve_tcp(
         await _serve_lines(
             server,
             bound,
-            url=f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}",
-            transport="tcp",
+            "tcp",
+            f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}",
             authorize=authorize,
             record=record,
             task_status=task_status,
@@ -444,9 +444,9 @@ async def serve_tcp(
 async def _serve_lines(
     server: SessionSource,
     listeners: Sequence[trio.SocketListener],
-    *,
-    url: str,
     transport: str,
+    url: str,
+    *,
     authorize: Authorize | None,
     record: RecordTarget | None,
     task_status: trio.TaskStatus[str],
@@ -459,9 +459,7 @@ async def _serve_lines(
         )
         await serve_sockets(listeners, host)
 
-    await _serve_bound(
-        server, accept, url=url, transport=transport, record=record, task_status=task_status
-    )
+    await _serve_bound(server, accept, transport, url, record=record, task_status=task_status)
 
 
 def _closing(bound: Sequence[trio.SocketListener]) -> ExitStack:
