@@ -401,14 +401,9 @@ async def serve_unix(
 ) -> None:
     """Serve at a socket file until cancelled; `Server.serve_unix` documents the arguments."""
     async with unix_listener(path) as bound:
-        await _serve_lines(
-            server,
-            [bound],
-            "unix",
-            f"unix:{path}",
-            authorize=authorize,
-            record=record,
-            task_status=task_status,
+        accept = partial(_accept_lines, [bound], "unix", authorize, server.limits)
+        await _serve_bound(
+            server, accept, "unix", f"unix:{path}", record=record, task_status=task_status
         )
 
 
@@ -430,36 +425,21 @@ async def serve_tcp(
         )
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
-        await _serve_lines(
-            server,
-            bound,
-            "tcp",
-            f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}",
-            authorize=authorize,
-            record=record,
-            task_status=task_status,
-        )
+        accept = partial(_accept_lines, bound, "tcp", authorize, server.limits)
+        url = f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}"
+        await _serve_bound(server, accept, "tcp", url, record=record, task_status=task_status)
 
 
-async def _serve_lines(
-    server: SessionSource,
+async def _accept_lines(
     listeners: Sequence[trio.SocketListener],
     transport: str,
-    url: str,
-    *,
     authorize: Authorize | None,
-    record: RecordTarget | None,
-    task_status: trio.TaskStatus[str],
+    limits: Limits,
+    handle: Handle,
 ) -> None:
-    """Serve listeners of a protocol with one message per line, until cancelled."""
-
-    async def accept(handle: Handle) -> None:
-        host = SocketHost(
-            transport=transport, authorize=authorize, handle=handle, limits=server.limits
-        )
-        await serve_sockets(listeners, host)
-
-    await _serve_bound(server, accept, transport, url, record=record, task_status=task_status)
+    """Accept connections with one message per line, and call `handle` with each of them."""
+    host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
+    await serve_sockets(listeners, host)
 
 
 def _closing(bound: Sequence[trio.SocketListener]) -> ExitStack:
