@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Required, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Required, TypeAlias, TypedDict
 
 import attrs
 import msgspec
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
-T = TypeVar("T")
-
 Serve: TypeAlias = Callable[..., Awaitable[None]]
 """Serves one channel as a session until it has ended; `task_status` receives the session."""
 
@@ -59,9 +57,11 @@ async def serve_connections(
     *,
     transport: str,
     record: RecordTarget | None,
-    task_status: trio.TaskStatus[T],
+    task_status: trio.TaskStatus[str],
 ) -> None:
     """Run `listen(serve, task_status=...)` within the server's lifespan until cancelled.
+
+    `task_status` of both gets the URL.
 
     A cancellation while the lifespan is starting cancels the lifespan. A later one cancels `listen`
     and the sessions, which close in bounded time; then the lifespan exits.
@@ -84,8 +84,8 @@ async def serve_connections(
                 ):
                     shield.shield = True  # Before this, no session exists that has to be closed.
                     serve = partial(server.serve_session, lifespan=lifespan, http=http)
-                    address: T = await nursery.start(listen, serve)
-                    task_status.started(address)
+                    url: str = await nursery.start(listen, serve)
+                    task_status.started(url)
                     await stopping.wait()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
