@@ -273,7 +273,7 @@ def test_text_is_read_by_its_rules():
         found.decode_text({"days": "1"})
 
 
-def test_an_exception_that_is_no_verdict_passes():
+def test_an_exception_that_is_no_validation_error_is_raised():
     class Broken(BaseModel):
         name: str
 

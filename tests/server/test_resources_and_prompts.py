@@ -504,7 +504,7 @@ async def look(port: str, what: str) -> str:
     return f"{what} of {port}"
 
 
-async def nobody(typed: str):
+async def no_values(typed: str):
     return []
 
 
@@ -690,7 +690,7 @@ async def test_completion_may_be_cancelled_like_any_request(server_completion, s
 
 
 def test_only_what_is_registered_can_be_completed(server_completion):
-    for target in ("nobody", lambda: None):
+    for target in ("unknown", lambda: None):
         with pytest.raises(LookupError, match="no prompt or resource is registered for"):
             server_completion.completion(target, "port")
     server_completion.prompt(name="again")(sail)
@@ -703,7 +703,7 @@ def test_only_arguments_can_be_completed_and_once(server_of):
     with pytest.raises(ValueError, match="'sail' has no argument 'ship'"):
         server.completion("sail", "ship")
     with pytest.raises(ValueError, match="'port' of 'sail' has a completion already"):
-        server.completion("sail", "port")(nobody)
+        server.completion("sail", "port")(no_values)
 
 
 async def test_a_function_with_a_third_parameter_is_rejected(server_completion, serve, caplog):
@@ -731,9 +731,9 @@ async def test_without_completions_the_method_is_not_found(server_of, serve):
 
 def test_removing_a_prompt_removes_its_completions(server_of):
     server = server_of(["Oslo"])
-    server.completion(look, "port")(nobody)
+    server.completion(look, "port")(no_values)
     server.remove_prompt("sail")
     server.prompt(sail)
-    server.completion("sail", "port")(nobody)
+    server.completion("sail", "port")(no_values)
     with pytest.raises(ValueError, match="has a completion already"):
-        server.completion(look, "port")(nobody)
+        server.completion(look, "port")(no_values)

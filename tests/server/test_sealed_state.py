@@ -124,7 +124,7 @@ def test_another_spelling_of_a_state_is_rejected():
         msgspec.structs.replace(BINDING, method="prompts/get"),
         msgspec.structs.replace(BINDING, digest=b"others"),
     ],
-    ids=["another principal", "nobody", "another method", "other params"],
+    ids=["another principal", "no principal", "another method", "other params"],
 )
 def test_a_state_is_valid_only_for_its_own_request(other):
     assert opened(sealed()) is not None

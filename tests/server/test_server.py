@@ -1120,7 +1120,7 @@ async def test_a_change_that_waited_for_room_is_sent_when_the_second_client_has_
     assert (await asker.wire.receive())["method"] == "notifications/resources/updated"
 
 
-# Errors at the registration and at the start of a server: each names the code to write.
+# Errors at the registration and at the start of a server: each error says what to write.
 
 server = Server("desk")
 

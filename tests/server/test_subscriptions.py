@@ -479,9 +479,9 @@ async def test_a_hub_accepts_only_servers_with_the_token():
                 await worker().dial(hub.url, token=wrong)
         with pytest.raises(ConnectionLost, match="HTTP 403"):
             await worker().dial(hub.url, token="sesame", headers={"Origin": "https://x.example"})
-        with trio.move_on_after(0.05) as patience:
+        with trio.move_on_after(0.05) as scope:
             await anext(hub)
-        assert patience.cancelled_caught
+        assert scope.cancelled_caught
 
 
 async def test_a_lock_file_leads_a_server_to_its_hub(tmp_path):

@@ -82,7 +82,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
         seen.append(ctx.is_cancelled)
         for call in (
             lambda: ctx.report_progress(1),
-            lambda: ctx.info("never told"),
+            lambda: ctx.info("never sent"),
             ctx.list_roots,
         ):
             with pytest.raises(RequestAbandoned, match="is over"):

@@ -395,7 +395,7 @@ async def test_a_resumable_tool_stays_resumable_with_its_wrapper(chain):
     assert result["content"] == [{"type": "text", "text": "Fram when? with whom?"}]
 
 
-# Mistakes, which are reported where the tool is transformed.
+# Invalid changes, which are reported where the tool is transformed.
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ async def test_a_resumable_tool_stays_resumable_with_its_wrapper(chain):
         ({"wrap": search}, TypeError, "parameter 'unit' receives no value"),
     ],
 )
-def test_a_mistake_is_reported_where_the_tool_is_transformed(server, options, error, text):
+def test_an_invalid_change_is_reported_where_the_tool_is_transformed(server, options, error, text):
     async def search(q: str, limit: int, unit: str) -> str:
         return ""
 

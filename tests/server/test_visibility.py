@@ -304,7 +304,7 @@ async def test_another_decision_of_a_session_is_a_divergence(server, record):
         await played_again(asker, recorded, changed)
 
 
-# Mistakes.
+# Errors.
 
 
 @pytest.mark.parametrize(
