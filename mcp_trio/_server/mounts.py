@@ -93,7 +93,7 @@ class Prefix(msgspec.Struct, frozen=True):
         return scheme[0] + uri[scheme.end() + len(start) :]
 
     def outer_key(self, kind: str, inner_key: str) -> str:
-        """Return the key at the outer server of a tool, prompt or resource, by the kind of it.
+        """Return the key at the outer server of an entry of this kind.
 
         Raises:
             ValueError: A URI does not begin with a scheme.

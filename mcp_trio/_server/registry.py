@@ -152,7 +152,7 @@ class RegisteredEntry(Registered):
         return server_version if self.resumable is True else self.resumable
 
     def kept_version(self, server: "Server") -> str | None:
-        """Return the version for calls that another instance can continue; None if none can.
+        """Return the version of calls that another instance can continue; None if there are none.
 
         Calls of a resumable handler can be continued, and those of all handlers of a replayable
         server. A handler of a mounted server also needs that server to be replayable. A `def`

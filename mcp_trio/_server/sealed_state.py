@@ -216,7 +216,9 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
-        """Return the state of a `requestState`; None if it is invalid, bound otherwise or expired.
+        """Return the state in a `requestState`; None if it is invalid or expired.
+
+        It is invalid for another request than that in `binding`, and for another `version`.
 
         `now` is in seconds since the Unix epoch. The clocks of two machines may differ, and a clock
         may be set back, by as much as `limits.requests.state_seconds`. A state that expires later

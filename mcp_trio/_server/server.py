@@ -22,6 +22,7 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.introspection import check_positional_call, is_async, name_of
+from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.registry import (
     CAPABILITIES,
     LIST_CAPABILITIES,
@@ -1015,11 +1016,10 @@ class Server:
                 registered already, or would be too long; a URI has no place for the prefix; this
                 server is mounted into the other one; a tool of the other server needs `states`; the
                 other server has `auth`, and this one has not; or it has an observer that this one
-                has not. Nothing is mounted then. A later
-                registration at either server raises it as well, if two handlers would have one
-                name.
+                has not. Nothing is mounted then. A later registration at either server raises it as
+                well, if two handlers would have one name.
         """
-        rule = access_rule(scopes, access)
+        rule, names = access_rule(scopes, access), Prefix(prefix or "")
         if isinstance(other, Server):
             if other.auth is not None and self.auth is None:
                 raise ValueError(
@@ -1031,9 +1031,12 @@ class Server:
                     f"the server {other.name!r} has observers=, which are not called where it is"
                     " mounted: give them to the outer server as well"
                 )
-            self._sessions.mount(sessions_of(other), prefix, rule)
+            self._sessions.mount(sessions_of(other), names, rule)
         else:
-            self._sessions.mount_remote(other, prefix, rule)
+            # Only servers that mount a remote one import a client.
+            from mcp_trio._server.remote_mounts import remote_mount
+
+            self._registry.mount_remote(remote_mount(other, names, rule))
 
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any

@@ -401,11 +401,8 @@ class ServerSessions:
 
     # Mounted servers.
 
-    def mount(
-        self, inner: "ServerSessions", prefix: str | None, rule: AccessRule | None = None
-    ) -> None:
+    def mount(self, inner: "ServerSessions", prefix: Prefix, rule: AccessRule | None) -> None:
         """Mount another server; see `Server.mount`."""
-        mount = Mount(Prefix(prefix or ""), self, inner, rule)
         if inner is self or self in inner.mounted():
             raise ValueError(
                 f"the server {inner.server.name!r} cannot be mounted into {self.server.name!r},"
@@ -417,15 +414,9 @@ class ServerSessions:
                     f"the server {inner.server.name!r} has a lifespan, which begins with that of"
                     f" {each.server.name!r}: mount it before {each.server.name!r} is served"
                 )
+        mount = Mount(prefix, self, inner, rule)
         self.registry.mount(mount)
         inner.change_notifier.relay_to(mount.relay)
-
-    def mount_remote(self, target: Any, prefix: str | None, rule: AccessRule | None = None) -> None:
-        """Mount a remote server; see `Server.mount`."""
-        # A client is imported by those servers only that need one.
-        from mcp_trio._server.remote_mounts import remote_mount
-
-        self.registry.mount_remote(remote_mount(target, Prefix(prefix or ""), rule))
 
     def mounted(self) -> "list[ServerSessions]":
         """Return all servers that are mounted into this one, also indirectly, each once."""

@@ -116,8 +116,9 @@ async def serve_until_signal(
     """
     received: list[int] = []
     reported: list[Any] = []
+    serving = trio.CancelScope()
 
-    async def watch(receiver: AsyncIterator[int], serving: trio.CancelScope) -> None:
+    async def watch(receiver: AsyncIterator[int]) -> None:
         async for number in receiver:
             received.append(number)
             if stop is None or not reported:
@@ -125,7 +126,7 @@ async def serve_until_signal(
             else:
                 stop(reported[0])
 
-    async def wait(serving: trio.CancelScope) -> None:
+    async def wait() -> None:
         await until()
         serving.cancel()
 
@@ -136,9 +137,9 @@ async def serve_until_signal(
     ):
         try:
             async with trio.open_nursery() as nursery:
-                with trio.CancelScope() as serving:
-                    nursery.start_soon(watch, receiver, serving)
-                    nursery.start_soon(wait, serving)
+                nursery.start_soon(watch, receiver)
+                nursery.start_soon(wait)
+                with serving:
                     async with trio.open_nursery() as inner:
                         reported.append(await inner.start(serve))
                         until_end.enter_context(_frozen_heap())

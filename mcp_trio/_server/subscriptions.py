@@ -66,7 +66,7 @@ class ChangeListener(ABC):
     Attributes:
         notifier: The notifier of the server, which reports changes from `join` to `leave`.
         session: The session of the client, from `join` on.
-        is_over: True if only the pending changes are still sent.
+        is_over: Whether the listener ends when its pending changes have been sent.
     """
 
     notifier: "ChangeNotifier"
