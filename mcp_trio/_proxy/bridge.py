@@ -171,7 +171,9 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
     cause: Cause = attrs.field(default="closed", init=False)
     protocol_versions: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
-    def opened(self, channel: Channel) -> tuple[BridgeHttpSession, Callable[[], Awaitable[None]]]:
+    def new_session(
+        self, channel: Channel
+    ) -> tuple[BridgeHttpSession, Callable[[], Awaitable[None]]]:
         """Return a session for the HTTP application, and the function that serves it."""
         assert isinstance(channel, SessionChannel | StatelessChannel)
         session = BridgeHttpSession(application=self, clients=channel)

@@ -617,7 +617,7 @@ class MockApplication(OtherSessionSource[MockSession]):
     open_session: Callable[[Channel], MockSession]
     run_session: Callable[[MockSession], Awaitable[None]]
 
-    def opened(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
+    def new_session(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
         """Return a session, and the function that serves the session to its end."""
         session = self.open_session(channel)
         return session, partial(self.run_session, session)

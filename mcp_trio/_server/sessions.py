@@ -148,8 +148,8 @@ class SessionCounter:
         factory=dict["SharedRecording", _Counts], init=False
     )
 
-    def opened(self, record: "RecordTarget | None") -> "CountedSession":
-        """Count a session as open until its `closed` is called."""
+    def count_opened(self, record: "RecordTarget | None") -> "CountedSession":
+        """Count a session as open until its `count_closed` is called."""
         self._all.opened += 1
         same_file, forget_file = _OWN_FILE, None
         if record is not None:
@@ -187,7 +187,7 @@ class CountedSession:
         """Return how many other sessions were open meanwhile and are not in the same file."""
         return self._all.opened - self._same_file.opened - self.earlier
 
-    def closed(self) -> None:
+    def count_closed(self) -> None:
         """Count the session as closed."""
         self._all.closed += 1
         if self._forget_file is not None:
@@ -532,7 +532,7 @@ class ServerSessions:
     ) -> Session:
         """Open a counted session, with a recording if the lifespan has a target for one."""
         record = lifespan.record
-        counted = self._counter.opened(record)
+        counted = self._counter.count_opened(record)
         try:
             sequencer: Sequencer = UNRECORDED
             if record is not None:
@@ -551,12 +551,12 @@ class ServerSessions:
                 elif lifespan.policy_run is not None:
                     sequencer = SampledOut(lifespan.policy_run.new_choice_timer())
         except BaseException:
-            counted.closed()
+            counted.count_closed()
             raise
         session = self.open_session(
             channel, sequencer=sequencer, lifespan=lifespan.value, http=http
         )
-        session.ended.when_set(counted.closed)
+        session.ended.when_set(counted.count_closed)
         return session
 
     def _opening(self, transport: str, earlier_sessions: int) -> "Opening":
@@ -728,7 +728,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         return ()
 
     @abstractmethod
-    def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
+    def new_session(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:
         """Return a session, and the function that serves the session to its end."""
 
     def enter_lifespan(
@@ -748,7 +748,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         **_: Any,
     ) -> None:
         """Serve one channel until its session ends."""
-        session, serve = self.opened(channel)
+        session, serve = self.new_session(channel)
         task_status.started(session)
         await serve()
 
@@ -762,7 +762,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         **_: Any,
     ) -> SessionT:
         """Serve one channel in a task; an error of its session is logged, and ends no other."""
-        session, serve = self.opened(channel)
+        session, serve = self.new_session(channel)
 
         async def run() -> None:
             try:

@@ -740,18 +740,18 @@ FILES = [None, "a folder", SharedRecording("one.jsonl"), SharedRecording("other.
 
 
 def test_a_single_session_counts_no_others():
-    assert SessionCounter().opened(None).others() == 0
+    assert SessionCounter().count_opened(None).others() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
 def test_sessions_open_at_the_same_time_are_counted_even_after_they_close(file):
     session_counter = SessionCounter()
-    session_counter.opened(file).closed()
-    first = session_counter.opened(file)
-    second = session_counter.opened(file)
+    session_counter.count_opened(file).count_closed()
+    first = session_counter.count_opened(file)
+    second = session_counter.count_opened(file)
     assert (first.others(), second.others()) == (1, 1)
-    second.closed()
-    third = session_counter.opened(file)
+    second.count_closed()
+    third = session_counter.count_opened(file)
     assert (first.others(), third.others()) == (2, 1)
 
 
@@ -766,9 +766,9 @@ def test_the_count_equals_the_number_of_overlapping_sessions_in_other_files(move
     for number, move in enumerate(moves):
         if isinstance(move, int):
             if open_now:
-                open_now.pop(move % len(open_now))[2].closed()
+                open_now.pop(move % len(open_now))[2].count_closed()
             continue
-        beside = counts[number] = session_counter.opened(move)
+        beside = counts[number] = session_counter.count_opened(move)
         met[number] = set()
         for other, file, _ in open_now:
             if move is not file or not isinstance(move, SharedRecording):
