@@ -389,7 +389,7 @@ def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Ra
 
 # The maximum number of values in one result, which the specification sets:
 # https://modelcontextprotocol.io/specification/2025-11-25/server/utilities/completion
-VALUES_MAX: Final = 100
+_COMPLETION_VALUES_MAX: Final = 100
 
 Target: TypeAlias = tuple[str, str]
 """A registered entry: its table, "prompts" or "resources", and its key in that table."""
@@ -424,9 +424,9 @@ def completion_result(value: Any) -> types.CompleteResult:
         TypeError: The values are not strings.
     """
     if isinstance(value, types.Completion):
-        if len(value.values) > VALUES_MAX:
+        if len(value.values) > _COMPLETION_VALUES_MAX:
             value = types.Completion(
-                values=value.values[:VALUES_MAX],
+                values=value.values[:_COMPLETION_VALUES_MAX],
                 total=len(value.values) if value.total is None else value.total,
                 has_more=True,
             )
@@ -436,15 +436,17 @@ def completion_result(value: Any) -> types.CompleteResult:
         raise TypeError("a completion returns a list of strings, not one string")
     if isinstance(proposed, set | frozenset):
         proposed = sorted(cast("Iterable[Any]", proposed))
-    values = list(itertools.islice(proposed, VALUES_MAX + 1))
+    values = list(itertools.islice(proposed, _COMPLETION_VALUES_MAX + 1))
     for text in values:
         if not isinstance(text, str):
             raise TypeError(f"a completion returns strings, not {type(text).__name__}")
-    if len(values) <= VALUES_MAX:
+    if len(values) <= _COMPLETION_VALUES_MAX:
         return types.CompleteResult(completion=types.Completion(values=values))
     total = len(proposed) if isinstance(proposed, Sized) else None
     return types.CompleteResult(
-        completion=types.Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+        completion=types.Completion(
+            values=values[:_COMPLETION_VALUES_MAX], total=total, has_more=True
+        )
     )
 
 

@@ -146,6 +146,11 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
     data: Any = None
 
+    @classmethod
+    def of(cls, error: RequestError) -> "Failure":
+        """Return the response for an error."""
+        return cls(error.code, error.message, error.data)
+
     def error(self) -> RequestError:
         """Return the error to raise."""
         return RequestError(self.code, self.message, self.data)
@@ -355,9 +360,8 @@ class RemoteSession:
 
         async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
             client = await connection.client()
-            return _mount_event(
-                "result", await read(client) if client.server_can(capability) else []
-            )
+            items = await read(client) if client.server_can(capability) else []
+            return _mount_event("result", items)
 
         event = await self._perform(handling, method, None, send)
         if event.kind != "result":
@@ -471,7 +475,7 @@ class RemoteSession:
                 (result,) = await ask_all(handling, [to_client])
                 answer = ClientAnswer(result=msgspec.Raw(msgspec.json.encode(result)))
             except RequestError as error:
-                answer = ClientAnswer(failure=Failure(error.code, error.message, error.data))
+                answer = ClientAnswer(failure=Failure.of(error))
             except MCPError as error:
                 answer = ClientAnswer(failure=Failure(INTERNAL_ERROR, str(error)))
             reply = partial(call.answer, number, answer)
@@ -573,7 +577,7 @@ class RemoteCall:
                 try:
                     event = await self.send(connection, self)
                 except RequestError as error:
-                    event = _mount_event("error", Failure(error.code, error.message, error.data))
+                    event = _mount_event("error", Failure.of(error))
                 except Unavailable as error:
                     event = _mount_event("lost", str(error))
                 except MCPError as error:
