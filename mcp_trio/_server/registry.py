@@ -16,7 +16,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast, get_args
 
 import attrs
 import msgspec
@@ -92,25 +92,6 @@ class Registered:
     runs_in_thread: bool
     origin: Origin | None = None
 
-    @property
-    def key(self) -> str:
-        """The key in the registry's table."""
-        return self.name
-
-    @property
-    def needs_check(self) -> bool:
-        """Return whether `check`, which takes longer, could fail."""
-        return self.signature.needs_check
-
-    def check(self) -> None:
-        """Check that the handler can be listed and called.
-
-        Raises:
-            TypeError: An annotation cannot be resolved or decoded; its cause is a `NameError` if a
-                name is not defined (yet).
-        """
-        self.signature.check()
-
 
 def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) -> None:
     check_keys(meta or ())
@@ -144,6 +125,25 @@ class RegisteredEntry(Registered):
     meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
     resumable: bool | str = False
     rule: AccessRule | None = None
+
+    @property
+    def key(self) -> str:
+        """The key in the registry's table."""
+        return self.name
+
+    @property
+    def needs_check(self) -> bool:
+        """Return whether `check`, which takes longer, could fail."""
+        return self.signature.needs_check
+
+    def check(self) -> None:
+        """Check that the entry can be listed and called.
+
+        Raises:
+            TypeError: An annotation cannot be resolved or decoded; its cause is a `NameError` if a
+                name is not defined (yet).
+        """
+        self.signature.check()
 
     def state_version(self, server_version: str) -> str | None:
         """Return the version in sealed states of this handler; None if it is not resumable."""
@@ -210,7 +210,7 @@ class RegisteredTool(RegisteredEntry):
         return bool(self.structured) or self.signature.needs_check
 
     def check(self) -> None:
-        """Check that the tool can be listed and called, as `Registered.check` does."""
+        """Check that the tool can be listed and called, as `RegisteredEntry.check` does."""
         self.signature.check()
         _ = self.structured and self.output
 
@@ -454,25 +454,20 @@ def completion_result(value: Any) -> types.CompleteResult:
 
 _TOOL_NAME_CHARS_MAX: Final = 128
 
-EntryT = TypeVar("EntryT", bound=Registered)
 
-
-def _mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
+def _mounted_entry(mount: Mount, entry: RegisteredEntry) -> RegisteredEntry:
     """Return the entry of the outer server for an entry of a mounted one.
 
     Raises:
         ValueError: The prefix would make the name too long, or cannot stand in the URI; or a tool
             is destructive and resumable, and the outer server has no `states`.
     """
-    changed: dict[str, Any] = {}
-    rule = mount.rule
-    if isinstance(entry, RegisteredEntry):
-        changed["rule"] = joined = joined_rule(rule, entry.rule)
-        if rule is not None and joined is not None:
-            # The mounted server checks the entry's own conditions, but one challenge has to name
-            # the scopes of both rules.
-            rule = AccessRule(joined.scopes, rule.conditions)
-    changed["origin"] = Origin(mount, entry, rule)
+    joined, rule = joined_rule(mount.rule, entry.rule), mount.rule
+    if rule is not None and joined is not None:
+        # The mounted server checks the entry's own conditions, but one challenge has to name the
+        # scopes of both rules.
+        rule = AccessRule(joined.scopes, rule.conditions)
+    changed: dict[str, Any] = {"rule": joined, "origin": Origin(mount, entry, rule)}
     if isinstance(entry, RegisteredResource):
         changed["template"] = UriTemplate.parse(mount.prefix.outer_uri(entry.key))
     else:
@@ -484,7 +479,7 @@ def _mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
             )
     if isinstance(entry, RegisteredTool):
         check_states(entry, mount.outer.server.states, owner=f" of {mount.label}")
-    if isinstance(entry, RegisteredEntry) and entry.resumable is True:
+    if entry.resumable is True:
         changed["resumable"] = mount.inner.server.version
     return attrs.evolve(entry, **changed)
 
@@ -568,7 +563,7 @@ class Registry:
     )
     _capabilities: types.ServerCapabilities | None = attrs.field(default=None, init=False)
     _list_digests: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
-    _unchecked: list[Registered] = attrs.field(factory=list[Registered], init=False)
+    _unchecked: list[RegisteredEntry] = attrs.field(factory=list[RegisteredEntry], init=False)
 
     def __attrs_post_init__(self) -> None:
         self.tables = {"tools": self.tools, "resources": self.resources, "prompts": self.prompts}
@@ -644,8 +639,8 @@ class Registry:
                     " which none is the beginning of the other"
                 )
 
-    def add(self, kind: str, key: str, entry: Registered, *, replaces: str | None = None) -> None:
-        """Add an entry to a table, perhaps in place of the one with the key `replaces`.
+    def add(self, entry: RegisteredEntry, *, replaces: str | None = None) -> None:
+        """Add an entry to its table, perhaps in place of the one with the key `replaces`.
 
         An annotation with a name that is not defined yet is checked when the server starts.
 
@@ -654,6 +649,7 @@ class Registry:
             ValueError: The name or URI is registered already, here or at a server into which this
                 one is mounted.
         """
+        kind, key = entry.kind, entry.key
         if entry.needs_check:
             try:
                 entry.check()
@@ -661,7 +657,7 @@ class Registry:
                 if not isinstance(error.__cause__, NameError):
                     raise
                 self._unchecked.append(entry)
-        self.insert(kind, key, entry, is_replacement=replaces == key)
+        self.insert(entry, is_replacement=replaces == key)
         if replaces is not None and replaces != key:
             self.discard(kind, replaces)
             self._rename(kind, replaces, key)
@@ -674,14 +670,12 @@ class Registry:
             outer_old, outer_new = (mount.prefix.outer_key(kind, key) for key in (old, new))
             mount.outer.registry._rename(kind, outer_old, outer_new)  # noqa: SLF001
 
-    def insert(
-        self, kind: str, key: str, entry: Registered, *, is_replacement: bool = False
-    ) -> None:
+    def insert(self, entry: RegisteredEntry, *, is_replacement: bool = False) -> None:
         """Add an entry here and at the servers that mount this one; at all of them, or at none.
 
         A replacement takes the place of the entry with the same key.
         """
-        table = self.tables[kind]
+        table, key = self.tables[entry.kind], entry.key
         present = table.setdefault(key, entry)
         if is_replacement:
             table[key] = entry
@@ -696,14 +690,12 @@ class Registry:
         try:
             for mount in tuple(self.mounted_as):
                 derived = _mounted_entry(mount, entry)
-                mount.outer.registry.insert(
-                    kind, derived.key, derived, is_replacement=is_replacement
-                )
+                mount.outer.registry.insert(derived, is_replacement=is_replacement)
         except ValueError:
             if is_replacement:
-                self.insert(kind, key, present, is_replacement=True)
+                self.insert(present, is_replacement=True)
             else:
-                self.discard(kind, key)
+                self.discard(entry.kind, key)
             raise
         self.forget_lists()
 
@@ -736,7 +728,7 @@ class Registry:
             for kind in self.tables:
                 for entry in tuple(inner.tables[kind].values()):
                     derived = _mounted_entry(mount, entry)
-                    self.insert(kind, derived.key, derived)
+                    self.insert(derived)
                     added.append((kind, derived.key))
             for (target, argument), completion in tuple(inner.completions.items()):
                 self.add_mounted_completion(mount, target, argument, completion)
@@ -1014,7 +1006,7 @@ class Registry:
         return self._encoded_page(method, definitions[start:end], next_cursor, protocol_version)
 
     def definitions(
-        self, method: str, entries: Iterable[Registered], protocol_version: ProtocolVersion
+        self, method: str, entries: Iterable[RegisteredEntry], protocol_version: ProtocolVersion
     ) -> list[Any]:
         """Return the definitions of entries in a list; see `page` for those that are left out."""
         definitions: list[Any] = []

@@ -486,7 +486,7 @@ class Server:
                 rule=access_rule(scopes, access),
             )
             self._check_tool(tool)
-            self._registry.add("tools", tool.name, tool)
+            self._registry.add(tool)
             return handler
 
         return register if handler is None else register(handler)
@@ -580,9 +580,7 @@ class Server:
             transform=transform,
         )
         self._check_tool(transformed)
-        self._registry.add(
-            "tools", transformed.name, transformed, replaces=None if keep else base.name
-        )
+        self._registry.add(transformed, replaces=None if keep else base.name)
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool; calls that are running continue.
@@ -681,7 +679,7 @@ class Server:
                     f"{uri!r} is a template of many resources, which have no common size"
                 )
             template.check_parameters(signature.parameters)
-            self._registry.add("resources", uri, resource)
+            self._registry.add(resource)
             return handler
 
         return register
@@ -773,7 +771,7 @@ class Server:
                 resumable=resumable,
                 rule=access_rule(scopes, access),
             )
-            self._registry.add("prompts", prompt.name, prompt)
+            self._registry.add(prompt)
             return handler
 
         return register if handler is None else register(handler)
