@@ -723,23 +723,23 @@ class Registry:
         inner = mount.inner.registry
         if inner.reaches_remotes:
             self._check_prefix(mount)
-        added: list[tuple[str, str]] = []
+        added: list[RegisteredEntry] = []
         try:
-            for kind in self.tables:
-                for entry in tuple(inner.tables[kind].values()):
+            for table in inner.tables.values():
+                for entry in tuple(table.values()):
                     derived = _mounted_entry(mount, entry)
                     self.insert(derived)
-                    added.append((kind, derived.key))
+                    added.append(derived)
             for (target, argument), completion in tuple(inner.completions.items()):
                 self.add_mounted_completion(mount, target, argument, completion)
         except ValueError:
-            for kind, key in added:
-                self.discard(kind, key)
+            for each in added:
+                self.discard(each.kind, each.key)
             raise
         self.mounts.append(mount)
         inner.mounted_as.append(mount)
         self.forget_lists()
-        for kind in {kind: None for kind, _ in added}:
+        for kind in dict.fromkeys(each.kind for each in added):
             self.on_changed(kind)
 
     def add_mounted_completion(
