@@ -172,7 +172,7 @@ class Mount(msgspec.Struct, frozen=True, eq=False):
     prefix: Prefix
     outer: "ServerSessions"
     inner: "ServerSessions"
-    rule: AccessRule | None = None
+    rule: AccessRule | None
 
     @property
     def label(self) -> str:
