@@ -1,8 +1,8 @@
 """Validation by JSON Schema within limits. No document is fetched.
 
-The supported dialects are those of `DIALECTS`. A schema without `$schema` has dialect 2020-12, for
-every protocol version. A `$ref` must lead to a part of the schema itself, or to a document that its
-dialect publishes; a schema with any other `$ref` is rejected.
+The supported dialects are those of `DIALECTS` in `schema_keywords.py`. A schema without `$schema`
+has dialect 2020-12, for every protocol version. A `$ref` must lead to a part of the schema itself,
+or to a document that its dialect publishes; a schema with any other `$ref` is rejected.
 
 The work is counted, because a few references, `uniqueItems` or a regular expression can require
 more than any computer can do. `schema_keywords.py` reads the schema and has the keywords, each of
@@ -21,7 +21,6 @@ import attrs
 
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._protocol.schema_keywords import (
-    KEYWORDS,
     Evaluation,
     Failure,
     Reader,
@@ -35,8 +34,6 @@ from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-
-DIALECTS: Final = tuple(KEYWORDS)
 
 _FAILURES_OF_ONE_PATH_MAX: Final = 128
 

@@ -1,10 +1,11 @@
 """The keywords of JSON Schema, and the reader that turns a schema into checks of its keywords.
 
-Each entry of a table in `KEYWORDS` reads a keyword of a schema, checks that its value is valid, and
-returns a function that checks values (`Check`), or None if the keyword checks nothing. Every check
-subtracts its work from `Evaluation.steps_left` before it does it, so no schema and no value can
-require more than `limits.messages.schema_steps_max`. A step is about 0.2 microseconds of work; the
-numbers of steps in this module were measured. The count depends on the schema and the value alone.
+A `Dialect` has a function for each of its keywords. It reads the keyword of a schema, checks that
+its value is valid, and returns a function that checks values (`Check`), or None if the keyword
+checks nothing. Every check subtracts its work from `Evaluation.steps_left` before it does it, so no
+schema and no value can require more than `limits.messages.schema_steps_max`. A step is about 0.2
+microseconds of work; the numbers of steps in this module were measured. The count depends on the
+schema and the value alone.
 
 https://json-schema.org/draft/2020-12/json-schema-validation
 """
@@ -163,16 +164,42 @@ _IDENTIFIERS: Final = frozenset(
 )
 
 
-def dialect_of(named: Any) -> str:
-    """Return the key in `KEYWORDS` of the dialect that `$schema` names.
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Dialect:
+    """The facts of one dialect of JSON Schema. Nothing else compares the names of dialects.
+
+    Attributes:
+        uri: The value of `$schema`, without a `#` at its end.
+        keywords: The function that reads each keyword.
+        id_keyword: The keyword with the URI of a schema.
+        has_anchors: Whether `$anchor` names a part of a schema.
+        ignores_siblings_of_ref: Whether the other keywords beside `$ref` are ignored.
+        has_integral_floats: Whether 1.0 is an integer.
+        counts_contained: Whether `minContains` and `maxContains` bound how many items match
+            `contains`.
+        evaluates_contained: Whether `contains` evaluates the items that match it.
+    """
+
+    uri: str
+    keywords: Mapping[str, "Keyword"]
+    id_keyword: str = "$id"
+    has_anchors: bool = True
+    ignores_siblings_of_ref: bool = False
+    has_integral_floats: bool = True
+    counts_contained: bool = True
+    evaluates_contained: bool = False
+
+
+def dialect_of(named: Any) -> Dialect:
+    """Return the dialect that `$schema` names.
 
     Raises:
         SchemaError: There is no such dialect.
     """
-    dialect = named.removesuffix("#") if isinstance(named, str) else ""
-    if dialect not in KEYWORDS:
+    dialect = DIALECTS.get(named.removesuffix("#")) if isinstance(named, str) else None
+    if dialect is None:
         raise SchemaError(
-            f"unknown dialect {representation(named, 200)}: choose one of {', '.join(KEYWORDS)}"
+            f"unknown dialect {representation(named, 200)}: choose one of {', '.join(DIALECTS)}"
         )
     return dialect
 
@@ -185,7 +212,7 @@ def _false_schema(_evaluation: Evaluation, value: Any) -> Failures:
 class Reader:
     """Reads a schema part by part, without recursion, then looks up its references."""
 
-    dialect: str
+    dialect: Dialect
     evaluation: Evaluation
     limits: Limits
     _resources: dict[str, Resource] = attrs.field(factory=dict[str, Resource], init=False)
@@ -250,12 +277,11 @@ class Reader:
     def _read(self, subschema: Subschema) -> None:
         source: Any = subschema.source
         self.evaluation.spend(8 + 8 * len(source))
-        if "$ref" in source and "/draft-0" in self.dialect:
-            # Until draft 7, all other keywords beside a reference are ignored.
+        if "$ref" in source and self.dialect.ignores_siblings_of_ref:
             source = {key: source[key] for key in ("$ref", "definitions") if key in source}
         elif not _IDENTIFIERS.isdisjoint(source):
             self._identify(subschema)
-        keywords = KEYWORDS[self.dialect]
+        keywords = self.dialect.keywords
         checks: list[Check] = []
         for key, value in source.items():
             if key in keywords:
@@ -268,9 +294,9 @@ class Reader:
     def _identify(self, subschema: Subschema) -> None:
         """Register the URI and the anchors of a subschema."""
         source: Any = subschema.source
-        if "$schema" in source and dialect_of(source["$schema"]) != self.dialect:
-            raise SchemaError(f"a part of the schema has another dialect than {self.dialect}")
-        key = "id" if "draft-04" in self.dialect else "$id"
+        if "$schema" in source and dialect_of(source["$schema"]) is not self.dialect:
+            raise SchemaError(f"a part of the schema has another dialect than {self.dialect.uri}")
+        key = self.dialect.id_keyword
         if key in source:
             given = _expect(self, subschema, key, source[key], str)
             if given.startswith("#"):  # An anchor, until draft 7.
@@ -284,7 +310,7 @@ class Reader:
                 self._resources.setdefault(uri, subschema.resource)
         resource = subschema.resource
         for key in ("$anchor", "$dynamicAnchor"):
-            if key in source and "/draft-0" not in self.dialect:
+            if key in source and self.dialect.has_anchors:
                 name = _expect(self, subschema, key, source[key], str)
                 resource.anchors[name] = subschema
                 if key == "$dynamicAnchor":
@@ -352,7 +378,7 @@ class Reader:
 
     def _meta_schema(self, uri: str) -> Resource | None:
         """Return a meta-schema of the dialect; None if the URI is not that of one."""
-        if not uri.startswith(self.dialect.removesuffix("schema")):
+        if not uri.startswith(self.dialect.uri.removesuffix("schema")):
             return None
         import jsonschema_specifications as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
@@ -607,8 +633,7 @@ def _type(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check |
     for name in names:
         if not isinstance(name, str) or name not in _TYPES:
             raise reader.invalid(subschema, [key], f"{_brief(name)} is not valid: no such type")
-    # Draft 4 is the only one for which 1.0 is not an integer.
-    return _type_check(tuple(names), has_integral_floats="draft-04" not in reader.dialect)
+    return _type_check(tuple(names), has_integral_floats=reader.dialect.has_integral_floats)
 
 
 @functools.lru_cache(maxsize=256)
@@ -861,9 +886,9 @@ def _additional_items(reader: Reader, subschema: Subschema, key: str, value: Any
 
 def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
-    has_counts = "2019-09" in reader.dialect or "2020-12" in reader.dialect
-    if "2020-12" in reader.dialect:
-        subschema.add(key, part)  # Items that match are evaluated.
+    has_counts = reader.dialect.counts_contained
+    if reader.dialect.evaluates_contained:
+        subschema.add(key, part)
     least = most = None
     if has_counts and "minContains" in _source(subschema):
         least = _count(reader, subschema, "minContains")
@@ -1410,11 +1435,32 @@ _DRAFT_2020_12: Final[Mapping[str, Keyword]] = {
     "prefixItems": _prefix_items,
 }
 
-KEYWORDS: Final[Mapping[str, Mapping[str, Keyword]]] = {
-    "https://json-schema.org/draft/2020-12/schema": _DRAFT_2020_12,
-    "https://json-schema.org/draft/2019-09/schema": _DRAFT_2019_09,
-    "http://json-schema.org/draft-07/schema": _DRAFT_7,
-    "http://json-schema.org/draft-06/schema": _DRAFT_6,
-    "http://json-schema.org/draft-04/schema": _DRAFT_4,
+_DIALECT_7: Final = Dialect(
+    uri="http://json-schema.org/draft-07/schema",
+    keywords=_DRAFT_7,
+    has_anchors=False,
+    ignores_siblings_of_ref=True,
+    counts_contained=False,
+)
+
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    dialect.uri: dialect
+    for dialect in (
+        Dialect(
+            uri="https://json-schema.org/draft/2020-12/schema",
+            keywords=_DRAFT_2020_12,
+            evaluates_contained=True,
+        ),
+        Dialect(uri="https://json-schema.org/draft/2019-09/schema", keywords=_DRAFT_2019_09),
+        _DIALECT_7,
+        attrs.evolve(_DIALECT_7, uri="http://json-schema.org/draft-06/schema", keywords=_DRAFT_6),
+        attrs.evolve(
+            _DIALECT_7,
+            uri="http://json-schema.org/draft-04/schema",
+            keywords=_DRAFT_4,
+            id_keyword="id",
+            has_integral_floats=False,
+        ),
+    )
 }
-"""The keywords of each supported dialect, by its URI."""
+"""The supported dialects, by their URIs."""
