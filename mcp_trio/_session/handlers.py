@@ -262,8 +262,6 @@ class Handling(msgspec.Struct, eq=False):
         method: str,
         params: ParamsToSend | None = None,
         *,
-        idle_seconds: float | None = None,
-        total_seconds: float | None = None,
         on_progress: "ProgressCallback | None" = None,
     ) -> Any:
         """Send a request on behalf of this one, as `Session.request` does, and return its result.
@@ -280,8 +278,6 @@ class Handling(msgspec.Struct, eq=False):
         return await self.session.request(
             method,
             params,
-            idle_seconds=idle_seconds,
-            total_seconds=total_seconds,
             on_progress=on_progress,
             lane=self.current_lane(),
             related_request_id=self.request.id,

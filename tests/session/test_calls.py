@@ -432,19 +432,6 @@ async def test_a_rejected_handshake_leaves_the_session_usable(dial, outcomes):
     assert not session.negotiated.is_set()
 
 
-async def test_a_request_of_a_handler_may_have_its_own_timeouts(autojump_clock, serve, call):
-    async def asks(handling):
-        with pytest.raises(RequestTimeout):
-            await handling.ask("roots/list", idle_seconds=3, total_seconds=4)
-        return trio.current_time()
-
-    _, peer = await serve({"asks": asks})
-    began = trio.current_time()
-    await peer.send(call("asks", 1))
-    answer = (await peer.receive_many(3))[-1]
-    assert float(answer["result"]["content"][0]["text"]) - began == 3
-
-
 # The outcome of a request whose connection was lost: not sent, or unknown.
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import ConnectionLost, RequestError, RequestTimeout
+from mcp_trio import ConnectionLost, Limits, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._journal.records import BEGINS_STEP
 from mcp_trio._protocol.methods import Role
@@ -155,10 +155,11 @@ async def test_a_request_of_a_handler_that_timed_out_is_recorded_as_cancelled(
 ):
     async def asks(handling):
         with pytest.raises(RequestTimeout):
-            await handling.ask("roots/list", total_seconds=0)
+            await handling.ask("roots/list")
         return ""
 
-    _, peer = await serve({"asks": asks}, sequencer=recording)
+    limits = Limits(requests=RequestLimits(total_seconds=0))
+    _, peer = await serve({"asks": asks}, sequencer=recording, limits=limits)
     await peer.send(call("asks", 1))
     await peer.receive_many(3)
     assert recording.story(since=6) == ["out r5 1", "cxl r5 2", "out r5 3", "out r5 4"]
