@@ -24,12 +24,12 @@ streams = st.lists(alphabet, max_size=60).map(b"".join)
 
 def split(chunks, message_bytes_max=8):
     splitter = LineSplitter(message_bytes_max=message_bytes_max)
-    found = [frame for chunk in chunks for frame in splitter.feed(chunk)]
-    return [without_size(frame) for frame in found + splitter.finish()]
+    found = [message for chunk in chunks for message in splitter.feed(chunk)]
+    return [without_size(message) for message in found + splitter.finish()]
 
 
-def without_size(frame):
-    return ("oversized", frame.prefix) if isinstance(frame, Oversized) else frame
+def without_size(message):
+    return ("oversized", message.prefix) if isinstance(message, Oversized) else message
 
 
 def chunked(stream, cuts):
@@ -63,12 +63,13 @@ def test_messages_match_a_simple_model(stream):
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=6))
-def test_joined_messages_split_into_the_same_messages(frames):
-    frames = [
-        frame.replace(b"\n", b"n").replace(b"\r", b"r").replace(b"\xef", b"e") for frame in frames
+def test_joined_messages_split_into_the_same_messages(messages):
+    messages = [
+        message.replace(b"\n", b"n").replace(b"\r", b"r").replace(b"\xef", b"e")
+        for message in messages
     ]
-    frames = [frame for frame in frames if frame.strip()]
-    assert split([join_lines(frames)], message_bytes_max=100) == frames
+    messages = [message for message in messages if message.strip()]
+    assert split([join_lines(messages)], message_bytes_max=100) == messages
 
 
 def test_nothing_joined_is_nothing():
@@ -104,8 +105,8 @@ def test_a_last_line_without_lf_is_a_message():
 def test_the_message_limit_is_exact(size, end, begin, step):
     stream = begin + b"x" * size + end + b"next\n"
     chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
-    frame = b"x" * 8
-    assert split(chunks) == [frame if size == 8 else ("oversized", frame), b"next"]
+    message = b"x" * 8
+    assert split(chunks) == [message if size == 8 else ("oversized", message), b"next"]
 
 
 @pytest.mark.requirement("TRAP-132")
@@ -141,8 +142,8 @@ def test_a_large_message_is_copied_only_once(chunk_bytes):
     chunk = b"z" * chunk_bytes
     for _ in range(8 * MIB // chunk_bytes):
         assert splitter.feed(chunk) == []
-    (frame,) = splitter.feed(b"\n")
-    assert len(frame) == 8 * MIB
+    (message,) = splitter.feed(b"\n")
+    assert len(message) == 8 * MIB
     assert CountedPieces.copied == 8 * MIB
 
 

@@ -60,9 +60,9 @@ def rest(raw):
 @pytest.mark.requirement("BASE-01", "BASE-02", "BASE-06", "META-01")
 @given(ids, text, objects)
 def test_an_encoded_request_decodes_to_the_same_request(id_, method, params):
-    frame = encode_request(id_, method, params)
-    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
-    message = decode(frame)
+    encoded = encode_request(id_, method, params)
+    assert json.loads(encoded) == {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+    message = decode(encoded)
     assert isinstance(message, Request)
     assert (message.id, type(message.id), message.method) == (id_, type(id_), method)
     assert rest(message.params) == params
@@ -71,9 +71,9 @@ def test_an_encoded_request_decodes_to_the_same_request(id_, method, params):
 @pytest.mark.requirement("BASE-13")
 @given(text, objects)
 def test_a_notification_has_no_id(method, params):
-    frame = encode_notification(method, params)
-    assert json.loads(frame) == {"jsonrpc": "2.0", "method": method, "params": params}
-    message = decode(frame)
+    encoded = encode_notification(method, params)
+    assert json.loads(encoded) == {"jsonrpc": "2.0", "method": method, "params": params}
+    message = decode(encoded)
     assert isinstance(message, Notification)
     assert rest(message.params) == params
 
@@ -81,9 +81,9 @@ def test_a_notification_has_no_id(method, params):
 @pytest.mark.requirement("BASE-06", "BASE-09")
 @given(ids, objects)
 def test_a_response_repeats_the_id_with_its_type(id_, result):
-    frame = encode_response(id_, result)
-    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "result": result}
-    message = decode(frame)
+    encoded = encode_response(id_, result)
+    assert json.loads(encoded) == {"jsonrpc": "2.0", "id": id_, "result": result}
+    message = decode(encoded)
     assert isinstance(message, Response)
     assert (message.id, type(message.id)) == (id_, type(id_))
     assert rest(message.result) == result
@@ -92,10 +92,10 @@ def test_a_response_repeats_the_id_with_its_type(id_, result):
 @pytest.mark.requirement("BASE-09", "BASE-11", "BASE-12", "ERR-01")
 @given(ids, st.integers(-(2**53), 2**53), text, values)
 def test_an_encoded_error_decodes_to_the_same_error(id_, code, message, data):
-    frame = encode_error(id_, code, message, data)
+    encoded = encode_error(id_, code, message, data)
     error = {"code": code, "message": message, "data": data}
-    assert json.loads(frame) == {"jsonrpc": "2.0", "id": id_, "error": error}
-    received = decode(frame)
+    assert json.loads(encoded) == {"jsonrpc": "2.0", "id": id_, "error": error}
+    received = decode(encoded)
     assert isinstance(received, ErrorResponse)
     assert (received.id, received.error.code, received.error.message) == (id_, code, message)
     assert rest(received.error.data) == data
@@ -128,21 +128,21 @@ def test_ids_that_python_thinks_equal_stay_distinct():
 @pytest.mark.requirement("BASE-08")
 @pytest.mark.parametrize("id_", ['"id":null,', ""])
 def test_an_error_response_without_an_id_is_accepted_from_a_peer(id_):
-    frame = f'{{"jsonrpc":"2.0",{id_}"error":{{"code":-32700,"message":"m"}}}}'
-    assert decode(frame.encode()) == ErrorResponse(None, ErrorObject(-32700, "m"))
+    encoded = f'{{"jsonrpc":"2.0",{id_}"error":{{"code":-32700,"message":"m"}}}}'
+    assert decode(encoded.encode()) == ErrorResponse(None, ErrorObject(-32700, "m"))
 
 
 @pytest.mark.requirement("BASE-08", "TRAP-03")
 def test_an_error_without_a_known_request_has_no_id_member():
-    frame = encode_error(None, -32700, "Parse error")
-    assert frame == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}'
-    assert decode(frame) == ErrorResponse(None, ErrorObject(-32700, "Parse error"))
+    encoded = encode_error(None, -32700, "Parse error")
+    assert encoded == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}'
+    assert decode(encoded) == ErrorResponse(None, ErrorObject(-32700, "Parse error"))
 
 
 @pytest.mark.requirement("BASE-17")
 def test_unknown_members_are_ignored():
-    frame = b'{"jsonrpc":"2.0","later":[1,{"a":null}],"id":1,"method":"m","params":{},"more":0}'
-    message = decode(frame)
+    encoded = b'{"jsonrpc":"2.0","later":[1,{"a":null}],"id":1,"method":"m","params":{},"more":0}'
+    message = decode(encoded)
     assert (message.id, message.method, bytes(message.params)) == (1, "m", b"{}")
 
 
@@ -237,9 +237,9 @@ MALFORMED = [
     "BASE-01", "BASE-02", "BASE-03", "BASE-09", "BASE-10", "BASE-11", "BASE-15"
 )
 @pytest.mark.requirement("BASE-30", "BASE-31", "ERR-01", "STDIO-04")
-@pytest.mark.parametrize(("frame", "code", "text", "id_", "is_request"), MALFORMED)
-def test_every_malformed_message_has_a_defined_error(frame, code, text, id_, is_request):
-    message = decode(frame.encode())
+@pytest.mark.parametrize(("encoded", "code", "text", "id_", "is_request"), MALFORMED)
+def test_every_malformed_message_has_a_defined_error(encoded, code, text, id_, is_request):
+    message = decode(encoded.encode())
     assert isinstance(message, Malformed)
     assert (message.code, message.id, message.is_request) == (code, id_, is_request)
     assert text in message.message
@@ -248,15 +248,15 @@ def test_every_malformed_message_has_a_defined_error(frame, code, text, id_, is_
 @pytest.mark.requirement("BASE-30", "TRAP-131", "BASE-18")
 @pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\xbd", b"\xc3"])
 def test_text_that_is_not_utf_8_is_malformed_at_every_position(bad):
-    frame = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"' + bad + b'"}}'
-    message = decode(frame)
+    encoded = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"' + bad + b'"}}'
+    message = decode(encoded)
     assert (message.code, message.id, message.is_request) == (-32700, 7, True)
     assert "UTF-8" in message.message
 
 
 def test_text_beyond_ascii_is_welcome():
-    frame = '{"jsonrpc":"2.0","id":"é😀","method":"m","params":{"a":"\u2028"}}'.encode()
-    assert decode(frame).id == "é😀"
+    encoded = '{"jsonrpc":"2.0","id":"é😀","method":"m","params":{"a":"\u2028"}}'.encode()
+    assert decode(encoded).id == "é😀"
 
 
 def nested(depth, opening="[", closing="]"):
@@ -334,15 +334,15 @@ def test_counting_long_exponents_takes_little_memory():
 
 def test_brackets_in_strings_and_side_by_side_are_no_nesting():
     tricky = r'{"a":"[[[[[[\"[[[[","b\\":[],"c":[{},{},{}],"d\"{":"{\\\\","e":[[]]}'
-    frame = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{tricky}}}'.encode()
-    assert isinstance(Decoder(json_depth_max=4).decode(frame), Request)
-    assert isinstance(Decoder(json_depth_max=3).decode(frame), Malformed)
+    encoded = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{tricky}}}'.encode()
+    assert isinstance(Decoder(json_depth_max=4).decode(encoded), Request)
+    assert isinstance(Decoder(json_depth_max=3).decode(encoded), Malformed)
 
 
 @pytest.mark.parametrize("depth", [2_000, 200_000])
 def test_hostile_nesting_is_rejected_and_the_id_still_found(depth):
-    for frame in (nested(depth), nested(depth)[: depth // 2]):
-        message = decode(frame)
+    for encoded in (nested(depth), nested(depth)[: depth // 2]):
+        message = decode(encoded)
         assert (message.code, message.id, message.is_request) == (-32600, 1, True)
 
 
@@ -352,8 +352,8 @@ def test_a_nesting_limit_beyond_the_stack_still_raises_nothing():
 
 
 @given(st.binary(max_size=60))
-def test_the_decoder_never_raises(frame):
-    assert isinstance(decode(frame), get_args(Message))
+def test_the_decoder_never_raises(encoded):
+    assert isinstance(decode(encoded), get_args(Message))
 
 
 @given(st.data())
@@ -404,8 +404,8 @@ def test_nan_and_infinity_are_encoded_as_null(number):
 @pytest.mark.parametrize("space", [b"\n", b"\r\n", b"\r"])
 def test_an_encoded_message_never_contains_a_line_end(space):
     raw = Raw(b'{"a":' + space + b' "x\\ny" , "b" : 1.50}')
-    frame = encode_response(1, raw)
-    assert frame == b'{"jsonrpc":"2.0","id":1,"result":{"a":"x\\ny","b":1.50}}'
+    encoded = encode_response(1, raw)
+    assert encoded == b'{"jsonrpc":"2.0","id":1,"result":{"a":"x\\ny","b":1.50}}'
     assert encode_response(1, {"a": "x\r\ny"}).endswith(rb'"x\r\ny"}}')
 
 
@@ -429,7 +429,7 @@ def test_a_batch_is_its_messages_in_order(around):
 
 
 @pytest.mark.parametrize(
-    ("frame", "code", "text"),
+    ("encoded", "code", "text"),
     [
         (b"[]", INVALID_REQUEST, "an empty batch"),
         (b" [ ] ", INVALID_REQUEST, "an empty batch"),
@@ -446,16 +446,16 @@ def test_a_batch_is_its_messages_in_order(around):
         ),
     ],
 )
-def test_an_invalid_array_is_malformed(frame, code, text):
-    rejected = Decoder(json_depth_max=512, batch_size_max=3).decode(frame)
+def test_an_invalid_array_is_malformed(encoded, code, text):
+    rejected = Decoder(json_depth_max=512, batch_size_max=3).decode(encoded)
     assert isinstance(rejected, Malformed)
     assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
     assert text in rejected.message
 
 
 def test_a_batch_of_exactly_the_limit_is_accepted():
-    frame = b"[" + b",".join([NOTE] * 3) + b"]"
-    assert isinstance(Decoder(json_depth_max=9, batch_size_max=3).decode(frame), Batch)
+    encoded = b"[" + b",".join([NOTE] * 3) + b"]"
+    assert isinstance(Decoder(json_depth_max=9, batch_size_max=3).decode(encoded), Batch)
 
 
 @pytest.mark.parametrize("inner", [b"[]", b"[" + PING + b"]", b"[[[]]]"])
@@ -604,28 +604,28 @@ def test_invalid_text_does_not_hide_the_depth_before_it(value, cut, tail):
 
 # Messages with metadata that is not in their bytes.
 
-FRAME = b'{"jsonrpc":"2.0","id":7,"result":{}}'
+ENCODED = b'{"jsonrpc":"2.0","id":7,"result":{}}'
 
 
 @pytest.mark.parametrize("about", [7, 0, "seven", "", None])
 def test_an_address_is_kept_with_its_type(about):
-    frame = RelatedMessage(FRAME, about)
-    assert frame.related_request_id == about
-    assert type(frame.related_request_id) is type(about)
-    assert not frame.is_response
+    encoded = RelatedMessage(ENCODED, about)
+    assert encoded.related_request_id == about
+    assert type(encoded.related_request_id) is type(about)
+    assert not encoded.is_response
 
 
 def test_a_related_message_knows_if_it_is_the_response():
-    assert RelatedMessage(FRAME, 7, is_response=True).is_response
+    assert RelatedMessage(ENCODED, 7, is_response=True).is_response
 
 
 def test_an_annotated_message_equals_its_bytes():
-    frame = RelatedMessage(FRAME, 7)
-    assert frame == FRAME
-    assert hash(frame) == hash(FRAME)
-    assert len(frame) == len(FRAME)
-    assert Decoder(json_depth_max=9).decode(frame) == Response(7, msgspec.Raw(b"{}"))
-    assert join_lines([frame, frame]) == FRAME + b"\n" + FRAME + b"\n"
+    encoded = RelatedMessage(ENCODED, 7)
+    assert encoded == ENCODED
+    assert hash(encoded) == hash(ENCODED)
+    assert len(encoded) == len(ENCODED)
+    assert Decoder(json_depth_max=9).decode(encoded) == Response(7, msgspec.Raw(b"{}"))
+    assert join_lines([encoded, encoded]) == ENCODED + b"\n" + ENCODED + b"\n"
 
 
 def test_a_lost_request_has_its_id_and_error():
@@ -637,14 +637,14 @@ def test_a_lost_request_has_its_id_and_error():
 
 def test_a_decoded_message_equals_its_bytes_and_has_the_message():
     message = Request(7, "ping", None)
-    frame = DecodedMessage(FRAME, message, AuthInfo(subject="anna"))
-    assert (frame, frame.message, frame.auth.principal) == (FRAME, message, "anna")
-    assert DecodedMessage(FRAME, message, None).auth is None
+    encoded = DecodedMessage(ENCODED, message, AuthInfo(subject="anna"))
+    assert (encoded, encoded.message, encoded.auth.principal) == (ENCODED, message, "anna")
+    assert DecodedMessage(ENCODED, message, None).auth is None
 
 
 @pytest.mark.parametrize("id_", [0, -1, 2**64, "a", "", 'é"\n\\', "7"])
 @pytest.mark.parametrize(
-    "frame",
+    "encoded",
     [
         encode_response(12, {"text": '"id":12,'}),
         encode_response(12, msgspec.Raw(b'{\n"id": 12}')),
@@ -653,6 +653,6 @@ def test_a_decoded_message_equals_its_bytes_and_has_the_message():
         b'{"jsonrpc": "2.0", "id": 12, "result": {}}',
     ],
 )
-def test_replacing_an_id_equals_decoding_and_encoding(frame, id_):
-    assert with_id_replaced(frame, id_) == reencoded_with_id(frame, id_)
-    assert with_id_replaced(RelatedMessage(frame, 12), id_) == reencoded_with_id(frame, id_)
+def test_replacing_an_id_equals_decoding_and_encoding(encoded, id_):
+    assert with_id_replaced(encoded, id_) == reencoded_with_id(encoded, id_)
+    assert with_id_replaced(RelatedMessage(encoded, 12), id_) == reencoded_with_id(encoded, id_)

@@ -1,4 +1,4 @@
-"""Connections of both roles, and the frames and params to feed them."""
+"""Connections of both roles, and the messages and params to feed them."""
 
 import json
 from typing import NamedTuple
@@ -122,8 +122,8 @@ def ready():
 
 
 @pytest.fixture(scope="session")
-def frame():
-    """The frame with these members, and the version member unless it is given."""
+def message():
+    """Return the encoded message with these members, and `jsonrpc` unless it is given."""
 
     def make(**members):
         return json.dumps({"jsonrpc": "2.0", **members}).encode()

@@ -59,14 +59,14 @@ from mcp_trio.types import ClientCapabilities, PaginatedParams
 # The handshake.
 
 
-def initialize(server, frame, **changes):
+def initialize(server, message, **changes):
     params = {
         "protocolVersion": "2024-11-05",
         "capabilities": {},
         "clientInfo": {"name": "kelp", "version": "0"},
         **changes,
     }
-    return server.receive(frame(id=1, method="initialize", params=params))
+    return server.receive(message(id=1, method="initialize", params=params))
 
 
 @pytest.mark.requirement("LIFE-02", "LIFE-03", "LIFE-04", "LIFE-19", "BASE-01")
@@ -92,10 +92,10 @@ def test_the_client_sends_its_newest_protocol_version_its_capabilities_and_its_n
 
 @pytest.mark.requirement("LIFE-05", "LIFE-06", "LIFE-19")
 def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and_name(
-    connect, frame
+    connect, message
 ):
     server = connect(Role.SERVER, instructions="Ask for the tide first.")
-    event = initialize(server, frame)
+    event = initialize(server, message)
     assert isinstance(event, ImmediateResponse)
     assert event.negotiated
     assert event.counter is None
@@ -119,10 +119,10 @@ def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and
 @pytest.mark.requirement("LIFE-07", "LIFE-08", "LIFE-16")
 @pytest.mark.parametrize("asked", ["2023-01-01", "2999-01-01", "", "latest", "2024-11-5"])
 def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_handshake(
-    connect, frame, asked
+    connect, message, asked
 ):
     server = connect(Role.SERVER)
-    answer = json.loads(initialize(server, frame, protocolVersion=asked).message)
+    answer = json.loads(initialize(server, message, protocolVersion=asked).message)
     assert answer["result"]["protocolVersion"] == NEWEST_LEGACY.name
     assert server.protocol_version is NEWEST_LEGACY
 
@@ -153,17 +153,17 @@ def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
     assert not server.counts
 
 
-def test_clients_that_send_the_same_handshake_share_no_objects(connect, frame):
+def test_clients_that_send_the_same_handshake_share_no_objects(connect, message):
     first, second = connect(Role.SERVER), connect(Role.SERVER)
-    initialize(first, frame)
-    initialize(second, frame)
+    initialize(first, message)
+    initialize(second, message)
     assert first.peer_info == second.peer_info
     assert first.peer_info is not second.peer_info
     assert first.peer_capabilities is not second.peer_capabilities
 
 
 @pytest.mark.requirement("LIFE-11")
-def test_accepting_the_result_returns_the_initialized_notification(connect, frame):
+def test_accepting_the_result_returns_the_initialized_notification(connect, message):
     client, server = connect(Role.CLIENT), connect(Role.SERVER, instructions="Row.")
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     answer = client.receive(server.receive(opened.message).message)
@@ -177,7 +177,7 @@ def test_accepting_the_result_returns_the_initialized_notification(connect, fram
 
 
 @pytest.mark.requirement("LIFE-09", "LIFE-16")
-def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, frame):
+def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, message):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     result = {
@@ -185,7 +185,7 @@ def test_a_client_rejects_a_protocol_version_that_it_does_not_know(connect, fram
         "capabilities": {},
         "serverInfo": {"name": "old", "version": "0"},
     }
-    answer = client.receive(frame(id=opened.id, result=result))
+    answer = client.receive(message(id=opened.id, result=result))
     with pytest.raises(
         RemoteProtocolError, match=r"'1999-12-31'; this client supports .*2024-11-05"
     ):
@@ -210,44 +210,44 @@ def test_accept_initialize_fails_before_the_response(connect):
 @pytest.mark.requirement("LIFE-02", "BASE-34")
 @pytest.mark.parametrize("missing", ["protocolVersion", "capabilities", "clientInfo"])
 def test_initialize_with_a_missing_member_is_rejected_and_may_be_tried_again(
-    connect, frame, missing
+    connect, message, missing
 ):
     server = connect(Role.SERVER)
-    error = json.loads(initialize(server, frame, **{missing: None}).message)["error"]
+    error = json.loads(initialize(server, message, **{missing: None}).message)["error"]
     assert error["code"] == INVALID_PARAMS
     assert server.state is SessionState.FRESH
     assert server.peer_info is None
-    assert initialize(server, frame).negotiated
+    assert initialize(server, message).negotiated
 
 
 @pytest.mark.requirement("LIFE-16")
-def test_an_initialize_that_the_server_rejects_may_be_tried_again(connect, frame):
+def test_an_initialize_that_the_server_rejects_may_be_tried_again(connect, message):
     client = connect(Role.CLIENT)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     error = {"code": INVALID_PARAMS, "message": "no", "data": {"supported": ["2020-01-01"]}}
-    answer = client.receive(frame(id=opened.id, error=error))
+    answer = client.receive(message(id=opened.id, error=error))
     assert answer.error.code == INVALID_PARAMS
     assert msgspec.json.decode(answer.error.data) == {"supported": ["2020-01-01"]}
     assert client.state is SessionState.FRESH
     assert client.open_request("initialize", client.initialize_params(), now=1.0).id != opened.id
 
 
-def test_a_second_initialize_begins_a_new_session(ready, frame):
+def test_a_second_initialize_begins_a_new_session(ready, message):
     server = ready(Role.SERVER)
-    event = initialize(server, frame, clientInfo={"name": "other", "version": "9"})
+    event = initialize(server, message, clientInfo={"name": "other", "version": "9"})
     assert event.negotiated
     assert server.state is SessionState.ANSWERED
     assert server.peer_info.name == "other"
     assert server.protocol_version.name == "2024-11-05"
-    server.receive(frame(method="notifications/initialized"))
+    server.receive(message(method="notifications/initialized"))
     assert server.state is SessionState.READY
 
 
 @pytest.mark.requirement("LIFE-10", "LIFE-01")
-def test_initialize_while_a_request_is_unfinished_is_rejected_and_changes_nothing(ready, frame):
+def test_initialize_while_a_request_is_unfinished_is_rejected_and_changes_nothing(ready, message):
     server = ready(Role.SERVER)
-    server.receive(frame(id=2, method="tools/list"))
-    event = initialize(server, frame, clientInfo={"name": "other", "version": "9"})
+    server.receive(message(id=2, method="tools/list"))
+    event = initialize(server, message, clientInfo={"name": "other", "version": "9"})
     error = json.loads(event.message)["error"]
     assert error["code"] == INVALID_REQUEST
     assert "requests of this one are unfinished (1 received, 0 sent)" in error["message"]
@@ -256,21 +256,21 @@ def test_initialize_while_a_request_is_unfinished_is_rejected_and_changes_nothin
     assert server.state is SessionState.READY
 
 
-def test_a_second_initialize_that_is_invalid_changes_nothing(ready, frame):
+def test_a_second_initialize_that_is_invalid_changes_nothing(ready, message):
     server = ready(Role.SERVER)
     peer = server.peer
-    event = server.receive(frame(id=1, method="initialize", params={}))
+    event = server.receive(message(id=1, method="initialize", params={}))
     assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
     assert server.state is SessionState.READY
     assert server.peer is peer
 
 
 @pytest.mark.requirement("BASE-17", "LIFE-19")
-def test_unknown_capabilities_and_members_are_ignored(connect, frame):
+def test_unknown_capabilities_and_members_are_ignored(connect, message):
     server = connect(Role.SERVER)
     event = initialize(
         server,
-        frame,
+        message,
         capabilities={"sampling": {}, "telepathy": {"range": 3}, "experimental": {"x": {}}},
         clientInfo={"name": "kelp", "version": "0", "mood": "fine"},
         extra=[1],
@@ -281,16 +281,16 @@ def test_unknown_capabilities_and_members_are_ignored(connect, frame):
     )
 
 
-def test_a_request_before_the_initialized_notification_is_served(connect, frame):
+def test_a_request_before_the_initialized_notification_is_served(connect, message):
     server = connect(Role.SERVER)
-    initialize(server, frame)
-    assert isinstance(server.receive(frame(id=2, method="tools/list")), RequestReceived)
+    initialize(server, message)
+    assert isinstance(server.receive(message(id=2, method="tools/list")), RequestReceived)
 
 
-def test_initialized_with_bad_params_does_not_count_as_initialized(connect, frame):
+def test_initialized_with_bad_params_does_not_count_as_initialized(connect, message):
     server = connect(Role.SERVER)
-    initialize(server, frame)
-    bad = frame(method="notifications/initialized", params={"_meta": 5})
+    initialize(server, message)
+    bad = message(method="notifications/initialized", params={"_meta": 5})
     assert server.receive(bad).counter == "malformed notification"
     assert server.state is SessionState.ANSWERED
 
@@ -313,7 +313,7 @@ def test_the_codes_are_those_of_json_rpc():
     assert codes == (-32700, -32600, -32601, -32602, -32603)
 
 
-# A frame, and the id and code that answer it; no id means that nothing may be sent.
+# A message, and the id and code that answer it; no id means that nothing may be sent.
 BAD_FRAMES = [
     pytest.param(
         b'{"id":4,"method":"ping"}',
@@ -523,8 +523,8 @@ REJECTED_REQUESTS = [
 
 
 @pytest.mark.parametrize(("members", "code"), REJECTED_REQUESTS)
-def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, members, code):
-    event = pair.server.receive(frame(id="x", **members))
+def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, message, members, code):
+    event = pair.server.receive(message(id="x", **members))
     assert isinstance(event, ImmediateResponse)
     assert event.counter == "rejected"
     assert json.loads(event.message)["error"]["code"] == code
@@ -532,21 +532,21 @@ def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, 
 
 
 @pytest.mark.requirement("BASE-32")
-def test_a_client_answers_an_unknown_request(pair, frame):
-    answer = json.loads(pair.client.receive(frame(id=1, method="tools/list")).message)
+def test_a_client_answers_an_unknown_request(pair, message):
+    answer = json.loads(pair.client.receive(message(id=1, method="tools/list")).message)
     assert answer["error"]["code"] == METHOD_NOT_FOUND
 
 
 @pytest.mark.requirement("BASE-12")
-def test_a_long_error_text_is_shortened(ready, frame):
+def test_a_long_error_text_is_shortened(ready, message):
     server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(error_text_chars_max=40)))
-    event = server.receive(frame(id=1, method="m" * 10_000))
-    message = json.loads(event.message)["error"]["message"]
-    assert message == event.text
-    assert message.startswith("method not found: mmm")
-    assert len(message) == 41
-    assert "\n" not in message
-    assert len(server.receive(frame(method="n" * 10_000)).text) == 41
+    event = server.receive(message(id=1, method="m" * 10_000))
+    text = json.loads(event.message)["error"]["message"]
+    assert text == event.text
+    assert text.startswith("method not found: mmm")
+    assert len(text) == 41
+    assert "\n" not in text
+    assert len(server.receive(message(method="n" * 10_000)).text) == 41
 
 
 @pytest.mark.requirement("BASE-14")
@@ -562,8 +562,8 @@ def test_a_long_error_text_is_shortened(ready, frame):
     ],
     ids=lambda members: members["method"],
 )
-def test_a_bad_notification_is_counted_and_never_answered(pair, frame, members):
-    assert isinstance(pair.server.receive(frame(**members)), Ignored)
+def test_a_bad_notification_is_counted_and_never_answered(pair, message, members):
+    assert isinstance(pair.server.receive(message(**members)), Ignored)
     assert pair.server.counts.total() == 1
 
 
@@ -577,68 +577,68 @@ def test_a_good_notification_arrives_with_its_params(pair):
 
 
 @pytest.mark.requirement("BASE-04")
-def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, frame):
-    first = pair.server.receive(frame(id=5, method="tools/list")).request
+def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, message):
+    first = pair.server.receive(message(id=5, method="tools/list")).request
     for method in ("tools/list", "ping"):
-        event = pair.server.receive(frame(id=5, method=method))
+        event = pair.server.receive(message(id=5, method=method))
         assert event.counter == "duplicate id"
         assert json.loads(event.message)["error"]["code"] == INVALID_REQUEST
     assert pair.server.incoming.get(5) is first
-    assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestReceived)
+    assert isinstance(pair.server.receive(message(id="5", method="tools/list")), RequestReceived)
     assert pair.server.finish(first)
-    assert isinstance(pair.server.receive(frame(id=5, method="tools/list")), RequestReceived)
+    assert isinstance(pair.server.receive(message(id=5, method="tools/list")), RequestReceived)
 
 
 @pytest.mark.requirement("BASE-02", "BASE-06")
 @pytest.mark.parametrize(
     "id_", [0, -1, 2**53 + 1, 2**64, 10**90, "", "1", "é", "x" * 999], ids=repr
 )
-def test_an_id_comes_back_with_its_type_and_value(pair, frame, id_):
-    event = pair.server.receive(frame(id=id_, method="ping"))
+def test_an_id_comes_back_with_its_type_and_value(pair, message, id_):
+    event = pair.server.receive(message(id=id_, method="ping"))
     answer = json.loads(event.message)
     assert answer["id"] == id_
     assert type(answer["id"]) is type(id_)
-    assert pair.server.receive(frame(id=id_, method="tools/list")).request.id == id_
+    assert pair.server.receive(message(id=id_, method="tools/list")).request.id == id_
 
 
 @pytest.mark.requirement("META-01", "BASE-17")
-def test_meta_and_unknown_members_travel_without_harm(pair, frame):
+def test_meta_and_unknown_members_travel_without_harm(pair, message):
     params = {"name": "tide", "_meta": {"trace": [1]}, "colour": "blue"}
-    event = pair.server.receive(frame(id=1, method="tools/call", params=params, more=1))
+    event = pair.server.receive(message(id=1, method="tools/call", params=params, more=1))
     assert event.request.params.meta == {"trace": [1]}
     opened = pair.client.open_request("tools/list", None, now=0.0)
     result = {"tools": [], "_meta": {"cost": 3}, "other": None}
-    answer = pair.client.receive(frame(id=opened.id, result=result))
+    answer = pair.client.receive(message(id=opened.id, result=result))
     assert pair.client.decode_result(opened, answer.result).meta == {"cost": 3}
 
 
 @pytest.mark.requirement("BASE-06", "BASE-09")
-def test_a_response_ends_the_request_with_its_exact_id_once(pair, frame):
+def test_a_response_ends_the_request_with_its_exact_id_once(pair, message):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    wrong = pair.client.receive(frame(id=str(opened.id), result={}))
+    wrong = pair.client.receive(message(id=str(opened.id), result={}))
     assert wrong.counter == "unknown answer"
-    answer = pair.client.receive(frame(id=opened.id, result={"tools": []}))
+    answer = pair.client.receive(message(id=opened.id, result={"tools": []}))
     assert isinstance(answer, ResponseReceived)
     assert answer.request is opened
     assert answer.error is None
-    again = pair.client.receive(frame(id=opened.id, result={"tools": []}))
+    again = pair.client.receive(message(id=opened.id, result={"tools": []}))
     assert again.counter == "unknown answer"
 
 
 @pytest.mark.requirement("BASE-11")
-def test_an_error_response_without_an_id_ends_no_request(pair, frame):
+def test_an_error_response_without_an_id_ends_no_request(pair, message):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     error = {"code": -32000, "message": "busy", "data": None}
-    lost = pair.client.receive(frame(error=error))
+    lost = pair.client.receive(message(error=error))
     assert (lost.counter, "busy" in lost.text) == ("unknown answer", True)
-    answer = pair.client.receive(frame(id=opened.id, error=error))
+    answer = pair.client.receive(message(id=opened.id, error=error))
     assert (answer.error.code, answer.error.message) == (-32000, "busy")
     assert answer.result is None
 
 
-def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(pair, frame):
+def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(pair, message):
     opened = pair.client.open_request("tools/list", None, now=0.0)
-    answer = pair.client.receive(frame(id=opened.id, result={"tools": 3}))
+    answer = pair.client.receive(message(id=opened.id, result={"tools": 3}))
     with pytest.raises(RemoteProtocolError, match=r"tools/list is not a valid result.*tools"):
         pair.client.decode_result(opened, answer.result)
 
@@ -682,12 +682,12 @@ OBJECTS = st.dictionaries(MEMBERS, SCRAPS).map(
 @given(
     role=st.sampled_from(Role),
     state=st.sampled_from(SessionState),
-    frames=st.lists(st.one_of(OBJECTS, st.binary(max_size=40)), max_size=12),
+    messages=st.lists(st.one_of(OBJECTS, st.binary(max_size=40)), max_size=12),
 )
-def test_any_data_becomes_one_event_and_raises_nothing(ready, role, state, frames):
+def test_any_data_becomes_one_event_and_raises_nothing(ready, role, state, messages):
     connection = ready(role, state)
-    for frame in frames:
-        event = connection.receive(frame)
+    for message in messages:
+        event = connection.receive(message)
         if isinstance(event, ImmediateResponse):
             json.loads(event.message)
 
@@ -700,10 +700,10 @@ def test_a_decoded_message_is_not_decoded_again(ready):
     assert event.request.id == 4
 
 
-def test_a_decoded_tool_call_is_decoded_again_only_for_params_of_the_user(ready, frame):
-    data = frame(id=4, method="tools/call", params={"name": "tide", "port": "Delft"})
-    message = DecodedMessage(data, decode_tool_call(data), None)
-    usual = ready(Role.SERVER).receive(message)
+def test_a_decoded_tool_call_is_decoded_again_only_for_params_of_the_user(ready, message):
+    data = message(id=4, method="tools/call", params={"name": "tide", "port": "Delft"})
+    decoded = DecodedMessage(data, decode_tool_call(data), None)
+    usual = ready(Role.SERVER).receive(decoded)
     assert usual.request.params == s.CallToolParams(name="tide")
 
     class Tide(s.Params, kw_only=True):
@@ -711,14 +711,14 @@ def test_a_decoded_tool_call_is_decoded_again_only_for_params_of_the_user(ready,
 
     row = custom_method("tools/call", params=Tide)
     connection = ready(Role.SERVER, methods={**METHODS, row.name: row})
-    assert connection.receive(message).request.params.port == "Delft"
+    assert connection.receive(decoded).request.params.port == "Delft"
 
 
 # Sent messages: what may be sent, ids, and the end of requests.
 
 
 @pytest.mark.requirement("BASE-04", "BASE-02", "PROG-02", "TRAP-05")
-def test_ids_are_not_reused_after_the_response(pair, frame):
+def test_ids_are_not_reused_after_the_response(pair, message):
     seen = []
     for outcome in ("answered", "abandoned", "open", "unencodable", "open"):
         if outcome == "unencodable":
@@ -730,7 +730,7 @@ def test_ids_are_not_reused_after_the_response(pair, frame):
         assert sent["params"]["_meta"]["progressToken"] == sent["id"] == opened.id
         seen.append(opened.id)
         if outcome == "answered":
-            pair.client.receive(frame(id=opened.id, result={"tools": []}))
+            pair.client.receive(message(id=opened.id, result={"tools": []}))
         elif outcome == "abandoned":
             pair.client.abandon(opened)
     assert len(set(seen)) == len(seen)
@@ -971,7 +971,7 @@ def error_code_for(event):
 
 
 @pytest.fixture
-def shaken(connect, frame):
+def shaken(connect, message):
     """A server after the handshake with a protocol version, or with a stateless client."""
 
     def shaken(protocol_version):
@@ -980,8 +980,8 @@ def shaken(connect, frame):
         if protocol_version != STATELESS:
             info = {"name": "reed", "version": "3"}
             hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
-            server.receive(frame(id=0, method="initialize", params=hello))
-            server.receive(frame(method="notifications/initialized"))
+            server.receive(message(id=0, method="initialize", params=hello))
+            server.receive(message(method="notifications/initialized"))
             assert server.protocol_version.name == protocol_version
         return server
 
@@ -991,11 +991,12 @@ def shaken(connect, frame):
 @pytest.mark.requirement("TRAP-30", "ERR-15", "VER-02")
 @pytest.mark.parametrize(("meta", "method", "code"), FAULTS)
 def test_metadata_are_checked_before_the_method_and_the_method_before_params(
-    shaken, frame, meta, method, code
+    shaken, message, meta, method, code
 ):
     params = {"_meta": {**META, **meta}, "name": 5}
     assert (
-        error_code_for(shaken(STATELESS).receive(frame(id=1, method=method, params=params))) == code
+        error_code_for(shaken(STATELESS).receive(message(id=1, method=method, params=params)))
+        == code
     )
 
 
@@ -1012,12 +1013,12 @@ def test_json_is_checked_before_the_envelope_and_the_envelope_before_the_version
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("params", [{}, {"params": {}}, {"params": {"_meta": {}}}])
 def test_a_list_is_asked_for_without_params_where_there_is_a_session(
-    shaken, connect, frame, protocol_version, params
+    shaken, connect, message, protocol_version, params
 ):
     server = shaken(protocol_version)
     if protocol_version == STATELESS:
         server = connect(Role.SERVER, protocol_versions=(STATELESS,))
-    event = server.receive(frame(id=1, method="tools/list", **params))
+    event = server.receive(message(id=1, method="tools/list", **params))
     if protocol_version == STATELESS:
         assert error_code_for(event) == INVALID_PARAMS
     else:
@@ -1038,27 +1039,27 @@ def test_a_list_is_asked_for_without_params_where_there_is_a_session(
         {"method": "notifications/initialized", "params": []},
     ],
 )
-def test_a_bad_notification_is_counted_and_not_answered(shaken, frame, protocol_version, bad):
+def test_a_bad_notification_is_counted_and_not_answered(shaken, message, protocol_version, bad):
     server = shaken(protocol_version)
     if protocol_version == STATELESS:
         bad = {**bad, "params": bad.get("params", {"_meta": META})}
-    assert isinstance(server.receive(frame(**bad)), Ignored)
+    assert isinstance(server.receive(message(**bad)), Ignored)
     assert server.counts.total() == 1
 
 
 @pytest.mark.requirement("TRAP-20", "LIFE-12")
 @pytest.mark.parametrize("protocol_version", LEGACY)
 def test_a_request_before_initialized_is_taken_once_the_handshake_was_answered(
-    connect, frame, protocol_version
+    connect, message, protocol_version
 ):
     server = connect(Role.SERVER)
     info = {"name": "hasty", "version": "1"}
     hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
-    assert error_code_for(server.receive(frame(id=1, method="tools/list"))) == INVALID_REQUEST
-    assert "result" in json.loads(server.receive(frame(id=2, method="ping")).message)
-    assert server.receive(frame(id=3, method="initialize", params=hello)).negotiated
-    assert isinstance(server.receive(frame(id=4, method="tools/list")), RequestReceived)
-    assert "result" in json.loads(server.receive(frame(id=5, method="ping")).message)
+    assert error_code_for(server.receive(message(id=1, method="tools/list"))) == INVALID_REQUEST
+    assert "result" in json.loads(server.receive(message(id=2, method="ping")).message)
+    assert server.receive(message(id=3, method="initialize", params=hello)).negotiated
+    assert isinstance(server.receive(message(id=4, method="tools/list")), RequestReceived)
+    assert "result" in json.loads(server.receive(message(id=5, method="ping")).message)
 
 
 # Error codes by protocol version.
@@ -1152,17 +1153,17 @@ def settled(connect, role, protocol_version):
             "clientInfo": {"name": "c", "version": "1"},
         }
         if role is Role.SERVER:
-            frame = {"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": opening}
-            assert connection.receive(encode(frame)).negotiated
+            message = {"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": opening}
+            assert connection.receive(encode(message)).negotiated
             connection.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
         else:
             connection.set_peer(PROTOCOL_VERSIONS[protocol_version], capabilities, None)
     return connection
 
 
-def taken(connection, frame):
+def taken(connection, message):
     """The events of a batch, each when those before it were acted upon."""
-    arrived = connection.receive(frame)
+    arrived = connection.receive(message)
     assert isinstance(arrived, BatchReceived)
     return [connection.receive_batched(each, arrived.size_bytes) for each in arrived.messages]
 
@@ -1411,8 +1412,8 @@ def test_an_oversized_response_without_an_id_ends_no_subscription(stateless_clie
 )
 def test_a_malformed_response_ends_its_request(ready, result, text):
     client, request = asked(ready)
-    frame = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
-    event = client.receive(frame)
+    message = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
+    event = client.receive(message)
     assert event.request is request
     assert type(event.error) is RemoteProtocolError
     assert str(event.error).startswith(f"the server's response to tools/list {text}")

@@ -75,7 +75,7 @@ class End:
 
 
 class Conversation(RuleBasedStateMachine):
-    """Frames leave legally or are forged; each arrives or is still under way."""
+    """Messages leave legally or are forged; each arrives or is still under way."""
 
     def __init__(self, connect, params, *, with_handshake):
         super().__init__()
@@ -92,9 +92,9 @@ class Conversation(RuleBasedStateMachine):
             self.deliver(Role.SERVER)
             assert {end.connection.state for end in self.ends.values()} == {SessionState.READY}
 
-    def post(self, sender, frame):
-        assert b"\n" not in frame
-        self.ends[sender.peer].inbox.append(frame)
+    def post(self, sender, message):
+        assert b"\n" not in message
+        self.ends[sender.peer].inbox.append(message)
 
     @rule(sender=SIDES, method=st.sampled_from(list(METHODS)), wants_progress=st.booleans())
     def open(self, sender, method, wants_progress):
@@ -120,22 +120,22 @@ class Conversation(RuleBasedStateMachine):
         except LocalProtocolError:
             return
 
-    @rule(receiver=SIDES, frame=FORGED)
-    def forge(self, receiver, frame):
-        self.ends[receiver].inbox.append(frame)
+    @rule(receiver=SIDES, message=FORGED)
+    def forge(self, receiver, message):
+        self.ends[receiver].inbox.append(message)
 
     @rule(receiver=SIDES)
     def deliver(self, receiver):
         end = self.ends[receiver]
         if not end.inbox:
             return
-        frame = end.inbox.popleft()
+        message = end.inbox.popleft()
         progress_states = {request.id: request.state for request in end.opened}
-        event = end.connection.receive(frame)
-        message = json.loads(frame)
-        if "id" not in message:
+        event = end.connection.receive(message)
+        members = json.loads(message)
+        if "id" not in members:
             assert not isinstance(event, ImmediateResponse)
-        if "method" not in message:
+        if "method" not in members:
             assert isinstance(
                 event, ResponseReceived | ResponseUnreadable | Ignored | ImmediateResponse
             )
@@ -146,8 +146,8 @@ class Conversation(RuleBasedStateMachine):
             case RequestReceived(request):
                 assert request.method.name not in {"ping", "initialize"}
                 end.taken.append(request)
-            case ImmediateResponse(frame):
-                self.post(end.role, frame)
+            case ImmediateResponse(message):
+                self.post(end.role, message)
             case ResponseReceived(request, result, error):
                 assert (result is None) is not (error is None)
                 assert states_before[request.id] is OutgoingState.SENT
@@ -212,14 +212,14 @@ class Conversation(RuleBasedStateMachine):
         if not end.taken:
             return
         request = end.taken[pick % len(end.taken)]
-        frame = end.connection.progress(request, value)
-        if frame is None:
+        message = end.connection.progress(request, value)
+        if message is None:
             return
         assert request.state is IncomingState.RUNNING
         assert value > end.progress_sent.get(id(request), -1)
-        assert json.loads(frame)["params"]["progressToken"] == request.progress_token
+        assert json.loads(message)["params"]["progressToken"] == request.progress_token
         end.progress_sent[id(request)] = value
-        self.post(side, frame)
+        self.post(side, message)
 
     @rule(side=SIDES, pick=PICK)
     def abandon(self, side, pick):
@@ -229,18 +229,18 @@ class Conversation(RuleBasedStateMachine):
         request = end.opened[pick % len(end.opened)]
         was_open = request.state is OutgoingState.SENT
         is_first = end.connection.peer is None and request.method.name in FIRST_WORDS
-        frame = end.connection.abandon(request, "enough")
+        message = end.connection.abandon(request, "enough")
         end.endings[request.id] += was_open
-        assert (frame is not None) is (was_open and not is_first)
-        if frame is not None:
-            self.post(side, frame)
+        assert (message is not None) is (was_open and not is_first)
+        if message is not None:
+            self.post(side, message)
 
     @rule(receiver=SIDES, number=st.integers(0, 10**6))
     def ping(self, receiver, number):
         end = self.ends[receiver]
         fresh_id = f"ping {number}"
-        frame = json.dumps({"jsonrpc": "2.0", "id": fresh_id, "method": "ping"}).encode()
-        event = end.connection.receive(frame)
+        message = json.dumps({"jsonrpc": "2.0", "id": fresh_id, "method": "ping"}).encode()
+        event = end.connection.receive(message)
         assert isinstance(event, ImmediateResponse)
         if end.connection.state is not SessionState.CLOSED:
             assert json.loads(event.message) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}

@@ -308,9 +308,9 @@ def test_the_mark_of_an_ended_stream_is_not_stored():
 
 def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
     buffer, stream = opened()
-    frame = RelatedMessage(b"answer", 1, is_response=True)
-    buffer.append_ended_stream([frame])
-    buffer.keep(stream, frame)
+    message = RelatedMessage(b"answer", 1, is_response=True)
+    buffer.append_ended_stream([message])
+    buffer.keep(stream, message)
     buffer.close_stream(stream)
     gc.collect()
     assert not any(map(gc.is_tracked, buffer._ended))

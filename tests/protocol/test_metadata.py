@@ -110,7 +110,7 @@ def test_the_keys_of_the_engine_are_reserved_by_the_newer_rule():
 @pytest.mark.requirement("META-09")
 @pytest.mark.parametrize("value", [None, 7, "x", [1, {}], {"a": None}])
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value):
+def test_received_reserved_keys_are_kept(connect, message, protocol_version, value):
     server = connect(Role.SERVER)
     meta = {"dev.mcp/a": value, "io.modelcontextprotocol/unheardOf": value, "mcp.dev/": value}
     metadata = dict(meta)
@@ -120,10 +120,10 @@ def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value
         metadata |= {LOG_LEVEL: value, CLIENT_INFO: value}  # these mean nothing here
         info = {"name": "reed", "version": "3"}
         hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
-        server.receive(frame(id=0, method="initialize", params={**hello, "_meta": meta}))
-        server.receive(frame(method="notifications/initialized", params={"_meta": meta}))
+        server.receive(message(id=0, method="initialize", params={**hello, "_meta": meta}))
+        server.receive(message(method="notifications/initialized", params={"_meta": meta}))
         assert server.protocol_version.name == protocol_version
-    event = server.receive(frame(id=1, method="tools/list", params={"_meta": metadata}))
+    event = server.receive(message(id=1, method="tools/list", params={"_meta": metadata}))
     assert isinstance(event, RequestReceived)
     assert event.request.params.meta == metadata
 
@@ -186,8 +186,8 @@ def take(connect):
 
     def take(params, methods=METHODS, method="tools/call"):
         server = connect(Role.SERVER, methods=methods)
-        frame = f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}'
-        return server.receive(frame.encode())
+        message = f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}'
+        return server.receive(message.encode())
 
     return take
 
@@ -259,7 +259,7 @@ class Chart(s.Result, kw_only=True):
 
 
 @pytest.fixture
-def hello(frame):
+def hello(message):
     """The handshake of a client with these capabilities; gives the server's result."""
 
     def hello(server, protocol_version, capabilities):
@@ -269,20 +269,20 @@ def hello(frame):
             "capabilities": capabilities,
             "clientInfo": info,
         }
-        answer = server.receive(frame(id=0, method="initialize", params=params))
+        answer = server.receive(message(id=0, method="initialize", params=params))
         return json.loads(answer.message)["result"]
 
     return hello
 
 
 @pytest.fixture
-def ask(frame):
+def ask(message):
     """Let a server receive a stateless request of a client with these extensions."""
 
     def ask(server, method, extensions=MAPS, id=1):  # noqa: A002  the specification's word
         capabilities = {"extensions": extensions}
         meta = {PROTOCOL_VERSION: NEWEST, CLIENT_CAPABILITIES: capabilities}
-        return server.receive(frame(id=id, method=method, params={"_meta": meta}))
+        return server.receive(message(id=id, method=method, params={"_meta": meta}))
 
     return ask
 
@@ -296,9 +296,9 @@ def client(connect):
     return made
 
 
-def answered(client, frame, result):
+def answered(client, message, result):
     opened = client.open_request("tools/list", None, now=0.0)
-    event = client.receive(frame(id=opened.id, result=result))
+    event = client.receive(message(id=opened.id, result=result))
     assert isinstance(event, ResponseReceived)
     return client.decode_result(opened, event.result)
 
@@ -335,21 +335,21 @@ def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
 
 
 @pytest.mark.requirement("EXT-04")
-def test_an_extension_that_only_the_server_has_changes_nothing(client, frame):
+def test_an_extension_that_only_the_server_has_changes_nothing(client, message):
     sent = client.open_request("tools/list", None, now=0.0).message
     assert "extensions" not in json.loads(sent)["params"]["_meta"][CLIENT_CAPABILITIES]
-    assert answered(client, frame, {"resultType": "complete", "tools": []}).tools == []
+    assert answered(client, message, {"resultType": "complete", "tools": []}).tools == []
     with pytest.raises(RemoteProtocolError, match="unknown type: 'chart'"):
-        answered(client, frame, {"resultType": "chart", "scale": 5})
+        answered(client, message, {"resultType": "chart", "scale": 5})
 
 
 @pytest.mark.requirement("EXT-06")
 @pytest.mark.parametrize("bad", [{}, {"scale": "large"}, {"scale": None}])
-def test_the_result_of_an_extension_is_checked(client, frame, bad):
+def test_the_result_of_an_extension_is_checked(client, message, bad):
     client.result_types = {"chart": Chart}
-    assert answered(client, frame, {"resultType": "chart", "scale": 5}).scale == 5
+    assert answered(client, message, {"resultType": "chart", "scale": 5}).scale == 5
     with pytest.raises(RemoteProtocolError, match="not a valid result"):
-        answered(client, frame, {"resultType": "chart", **bad})
+        answered(client, message, {"resultType": "chart", **bad})
 
 
 @pytest.mark.requirement("EXT-06")

@@ -90,25 +90,25 @@ def test_the_token_is_the_engines_in_a_mapping_too(custom):
         custom.client.open_request("acme/any", {"_meta": {"progressToken": 1}}, now=0.0)
 
 
-def test_invalid_params_of_a_custom_method_are_rejected(custom, frame):
+def test_invalid_params_of_a_custom_method_are_rejected(custom, message):
     for params in ({}, {"text": 1}):
-        event = custom.server.receive(frame(id=1, method="acme/search", params=params))
+        event = custom.server.receive(message(id=1, method="acme/search", params=params))
         assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
-def test_a_custom_notification_arrives_typed(custom, frame):
+def test_a_custom_notification_arrives_typed(custom, message):
     sent = custom.client.notification("notifications/acme", {"text": "x"})
     event = custom.server.receive(sent)
     assert isinstance(event, NotificationReceived)
     assert event.params == Search("x")
     assert isinstance(
-        custom.server.receive(frame(method="notifications/acme", params={"text": 1})), Ignored
+        custom.server.receive(message(method="notifications/acme", params={"text": 1})), Ignored
     )
 
 
-def test_a_custom_method_is_sent_only_by_its_senders(custom, frame):
-    event = custom.server.receive(frame(id=1, method="acme/back"))
+def test_a_custom_method_is_sent_only_by_its_senders(custom, message):
+    event = custom.server.receive(message(id=1, method="acme/back"))
     assert json.loads(event.message)["error"]["code"] == METHOD_NOT_FOUND
     with pytest.raises(LocalProtocolError, match="a client does not send acme/back"):
         custom.client.open_request("acme/back", None, now=0.0)

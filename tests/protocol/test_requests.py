@@ -169,7 +169,7 @@ def test_a_method_is_sent_only_in_states_with_a_row(ready, valid_params, sender,
 
 @pytest.mark.requirement("LIFE-01")
 @pytest.mark.parametrize(("sender", "row"), METHOD_CELLS)
-def test_a_method_is_received_only_in_states_with_a_row(ready, frame, valid_params, sender, row):
+def test_a_method_is_received_only_in_states_with_a_row(ready, message, valid_params, sender, row):
     members = {
         "method": row.name,
         "params": msgspec.json.decode(msgspec.json.encode(valid_params[row.name])),
@@ -177,7 +177,7 @@ def test_a_method_is_received_only_in_states_with_a_row(ready, frame, valid_para
     }
     for state in SessionState:
         connection = ready(sender.peer, state)
-        event = connection.receive(frame(**members))
+        event = connection.receive(message(**members))
         after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
         rejected = (
             isinstance(event, Ignored | ImmediateResponse) and event.counter == "out of order"
@@ -193,18 +193,18 @@ def test_a_method_is_received_only_in_states_with_a_row(ready, frame, valid_para
 # Cancellation, in both directions and at every moment.
 
 
-def taken(pair, frame, id_=7):
-    return pair.server.receive(frame(id=id_, method="tools/list")).request
+def taken(pair, message, id_=7):
+    return pair.server.receive(message(id=id_, method="tools/list")).request
 
 
-def cancel(pair, frame, id_=7, **more):
+def cancel(pair, message, id_=7, **more):
     params = {"requestId": id_, **more}
-    return pair.server.receive(frame(method="notifications/cancelled", params=params))
+    return pair.server.receive(message(method="notifications/cancelled", params=params))
 
 
 @pytest.mark.requirement("CANC-01", "CANC-05", "TRAP-60")
 @pytest.mark.parametrize("sender", Role)
-def test_either_side_cancels_its_own_request(ready, frame, sender):
+def test_either_side_cancels_its_own_request(ready, message, sender):
     connection = ready(sender)
     method = {Role.CLIENT: "tools/list", Role.SERVER: "roots/list"}[sender]
     opened = connection.open_request(method, None, now=0.0)
@@ -223,9 +223,9 @@ def test_a_reason_may_be_left_out(pair):
 
 
 @pytest.mark.requirement("CANC-02", "CANC-09")
-def test_only_a_request_in_progress_is_cancelled_and_only_once(pair, frame):
+def test_only_a_request_in_progress_is_cancelled_and_only_once(pair, message):
     answered = pair.client.open_request("tools/list", None, now=0.0)
-    pair.client.receive(frame(id=answered.id, result={"tools": []}))
+    pair.client.receive(message(id=answered.id, result={"tools": []}))
     assert pair.client.abandon(answered) is None
     abandoned = pair.client.open_request("tools/list", None, now=0.0)
     assert pair.client.abandon(abandoned)
@@ -244,22 +244,22 @@ def test_initialize_is_never_cancelled_by_us(connect):
 
 
 @pytest.mark.requirement("CANC-03", "CANC-07")
-def test_a_cancellation_of_initialize_is_ignored(connect, frame):
+def test_a_cancellation_of_initialize_is_ignored(connect, message):
     client, server = connect(Role.CLIENT), connect(Role.SERVER)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     assert server.receive(opened.message).negotiated
     params = {"requestId": opened.id}
-    event = server.receive(frame(method="notifications/cancelled", params=params))
+    event = server.receive(message(method="notifications/cancelled", params=params))
     assert event.counter == "late cancellation"
 
 
 @pytest.mark.requirement("CANC-06")
 @pytest.mark.parametrize("running", [False, True])
-def test_a_cancelled_request_is_never_answered(pair, frame, running):
-    request = taken(pair, frame)
+def test_a_cancelled_request_is_never_answered(pair, message, running):
+    request = taken(pair, message)
     if running:
         request.move(IncomingTrigger.START)
-    event = cancel(pair, frame, reason="tide turned")
+    event = cancel(pair, message, reason="tide turned")
     assert isinstance(event, RequestCancelled)
     assert event.request is request
     assert event.reason == "tide turned"
@@ -270,13 +270,13 @@ def test_a_cancelled_request_is_never_answered(pair, frame, running):
 
 
 @pytest.mark.requirement("CANC-07", "CANC-10", "CANC-02", "TRAP-04", "TRAP-06")
-def test_cancelling_a_request_that_is_not_open_does_nothing(pair, frame):
-    answered = taken(pair, frame)
+def test_cancelling_a_request_that_is_not_open_does_nothing(pair, message):
+    answered = taken(pair, message)
     pair.server.finish(answered)
-    open_request = taken(pair, frame, "8")
+    open_request = taken(pair, message, "8")
     ours = pair.server.open_request("roots/list", None, now=0.0)
     for id_ in (7, "7", 8, 10**30, ours.id):
-        event = cancel(pair, frame, id_)
+        event = cancel(pair, message, id_)
         assert isinstance(event, Ignored)
         assert event.counter == "late cancellation"
     assert answered.state is IncomingState.ANSWERED
@@ -285,10 +285,10 @@ def test_cancelling_a_request_that_is_not_open_does_nothing(pair, frame):
 
 
 @pytest.mark.requirement("CANC-07")
-def test_a_second_cancellation_is_ignored(pair, frame):
-    request = taken(pair, frame)
-    assert isinstance(cancel(pair, frame), RequestCancelled)
-    assert cancel(pair, frame).counter == "late cancellation"
+def test_a_second_cancellation_is_ignored(pair, message):
+    request = taken(pair, message)
+    assert isinstance(cancel(pair, message), RequestCancelled)
+    assert cancel(pair, message).counter == "late cancellation"
     assert request.state is IncomingState.CANCELLED
 
 
@@ -296,33 +296,33 @@ def test_a_second_cancellation_is_ignored(pair, frame):
 @pytest.mark.parametrize(
     "params", [{}, {"requestId": None}, {"requestId": 1.5}, {"requestId": [7]}]
 )
-def test_a_malformed_cancellation_is_ignored(pair, frame, params):
-    request = taken(pair, frame)
-    event = pair.server.receive(frame(method="notifications/cancelled", params=params))
+def test_a_malformed_cancellation_is_ignored(pair, message, params):
+    request = taken(pair, message)
+    event = pair.server.receive(message(method="notifications/cancelled", params=params))
     assert event.counter == "malformed notification"
     assert request.state is IncomingState.RECEIVED
 
 
 @pytest.mark.requirement("CANC-08", "CANC-09", "TRAP-58")
-def test_a_late_response_is_counted_and_ignored(pair, frame):
+def test_a_late_response_is_counted_and_ignored(pair, message):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     pair.client.abandon(opened)
-    event = pair.client.receive(frame(id=opened.id, result={"tools": []}))
+    event = pair.client.receive(message(id=opened.id, result={"tools": []}))
     assert isinstance(event, Ignored)
     assert pair.client.counts == {"late answer": 1}
     assert opened.state is OutgoingState.ABANDONED
-    again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}))
+    again = pair.client.receive(message(id=opened.id, error={"code": 1, "message": "?"}))
     assert again.counter == "unknown answer"
 
 
 @pytest.mark.requirement("TRAP-58")
-def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
+def test_abandoned_ids_are_remembered_up_to_the_limit(ready, message):
     client = ready(Role.CLIENT, limits=Limits(requests=RequestLimits(ended_remembered_max=2)))
     opened = [client.open_request("ping", None, now=0.0) for _ in range(3)]
     for request in opened:
         client.abandon(request)
     assert not any(request.message for request in opened)  # their bytes are not
-    kinds = [client.receive(frame(id=request.id, result={})).counter for request in opened]
+    kinds = [client.receive(message(id=request.id, result={})).counter for request in opened]
     assert kinds == ["unknown answer", "late answer", "late answer"]
 
 
@@ -338,11 +338,11 @@ def test_a_response_that_crosses_a_cancellation_ends_the_request_once_on_each_si
         pair.server.finish(request)
 
 
-def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, frame):
-    first = taken(pair, frame)
-    cancel(pair, frame)
+def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, message):
+    first = taken(pair, message)
+    cancel(pair, message)
     assert pair.server.finish(first) is False
-    second = taken(pair, frame)
+    second = taken(pair, message)
     assert pair.server.finish(first) is False
     assert pair.server.incoming.get(7) is second
 
@@ -357,21 +357,21 @@ def test_a_response_to_a_lost_request_is_rejected_by_the_table(pair):
 # Progress, pings and time limits.
 
 
-def call(pair, frame, token="t", id_=1):
+def call(pair, message, token="t", id_=1):
     params = {"name": "tide", "_meta": {"progressToken": token}}
-    return pair.server.receive(frame(id=id_, method="tools/call", params=params))
+    return pair.server.receive(message(id=id_, method="tools/call", params=params))
 
 
-def running(pair, frame, token="t"):
-    request = call(pair, frame, token).request
+def running(pair, message, token="t"):
+    request = call(pair, message, token).request
     request.move(IncomingTrigger.START)
     return request
 
 
 @pytest.mark.requirement("PROG-01", "PROG-04", "PROG-03", "TRAP-61")
 @pytest.mark.parametrize("token", ["", "t", 0, -5, 2**70], ids=repr)
-def test_progress_repeats_the_token_unchanged(pair, frame, token):
-    request = running(pair, frame, token)
+def test_progress_repeats_the_token_unchanged(pair, message, token):
+    request = running(pair, message, token)
     assert json.loads(pair.server.progress(request, 1)) == {
         "jsonrpc": "2.0",
         "method": "notifications/progress",
@@ -382,48 +382,48 @@ def test_progress_repeats_the_token_unchanged(pair, frame, token):
 
 @pytest.mark.requirement("PROG-01", "META-10", "BASE-34")
 @pytest.mark.parametrize("token", [1.5, True, [], {}], ids=repr)
-def test_a_token_of_another_type_is_rejected(pair, frame, token):
-    event = call(pair, frame, token)
+def test_a_token_of_another_type_is_rejected(pair, message, token):
+    event = call(pair, message, token)
     assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
     assert len(pair.server.incoming) == 0
 
 
 @pytest.mark.requirement("PROG-03", "PROG-05")
-def test_no_progress_is_sent_without_a_token(pair, frame):
-    assert call(pair, frame, None).request.progress_token is None
+def test_no_progress_is_sent_without_a_token(pair, message):
+    assert call(pair, message, None).request.progress_token is None
     for id_, params in enumerate(({"name": "tide"}, {"name": "tide", "_meta": {}}), 2):
-        event = pair.server.receive(frame(id=id_, method="tools/call", params=params))
+        event = pair.server.receive(message(id=id_, method="tools/call", params=params))
         event.request.move(IncomingTrigger.START)
         assert pair.server.progress(event.request, 1) is None
 
 
 @pytest.mark.requirement("PROG-05", "PROG-09")
-def test_progress_is_sent_only_while_the_request_runs(pair, frame):
-    queued = call(pair, frame, "q", 1).request
+def test_progress_is_sent_only_while_the_request_runs(pair, message):
+    queued = call(pair, message, "q", 1).request
     assert pair.server.progress(queued, 1) is None
     queued.move(IncomingTrigger.START)
     assert pair.server.progress(queued, 1)
     pair.server.finish(queued)
     assert pair.server.progress(queued, 2) is None
-    cancelled = running(pair, frame)
+    cancelled = running(pair, message)
     params = {"requestId": cancelled.id}
-    pair.server.receive(frame(method="notifications/cancelled", params=params))
+    pair.server.receive(message(method="notifications/cancelled", params=params))
     assert pair.server.progress(cancelled, 2) is None
 
 
 @pytest.mark.requirement("LIFE-20")
-def test_no_progress_is_sent_after_the_session_is_closed(pair, frame):
-    request = running(pair, frame)
+def test_no_progress_is_sent_after_the_session_is_closed(pair, message):
+    request = running(pair, message)
     pair.server.close()
     assert pair.server.progress(request, 1) is None
 
 
 @pytest.mark.requirement("PROG-06", "PROG-07", "TRAP-62")
 @given(values=st.lists(st.one_of(st.integers(-9, 9), st.floats(-2, 2)), max_size=30))
-def test_progress_grows_with_every_report(ready, frame, values):
+def test_progress_grows_with_every_report(ready, message, values):
     server = ready(Role.SERVER)
     params = {"name": "tide", "_meta": {"progressToken": 1}}
-    request = server.receive(frame(id=1, method="tools/call", params=params)).request
+    request = server.receive(message(id=1, method="tools/call", params=params)).request
     request.move(IncomingTrigger.START)
     sent = [leaving for value in values if (leaving := server.progress(request, value))]
     values_sent = [json.loads(leaving)["params"]["progress"] for leaving in sent]
@@ -436,38 +436,38 @@ def test_progress_grows_with_every_report(ready, frame, values):
 @pytest.mark.parametrize(
     "numbers", [(math.nan,), (math.inf,), (-math.inf,), (1, math.nan)], ids=str
 )
-def test_a_progress_value_that_json_cannot_express_is_a_local_error(pair, frame, numbers):
-    request = running(pair, frame)
+def test_a_progress_value_that_json_cannot_express_is_a_local_error(pair, message, numbers):
+    request = running(pair, message)
     with pytest.raises(LocalProtocolError, match="finite"):
         pair.server.progress(request, *numbers)
     assert pair.server.progress(request, 0.5, 0.75)
 
 
-def report(connection, frame, **params):
-    return connection.receive(frame(method="notifications/progress", params=params))
+def report(connection, message, **params):
+    return connection.receive(message(method="notifications/progress", params=params))
 
 
 @pytest.mark.requirement("PROG-02", "PROG-03", "PROG-04", "PROG-07", "PROG-10", "TRAP-61")
-def test_progress_of_an_open_request_is_received(pair, frame):
+def test_progress_of_an_open_request_is_received(pair, message):
     opened = pair.client.open_request(
         "tools/list", None, now=0.0, idle_seconds=10.0, total_seconds=99.0, wants_progress=True
     )
-    event = report(pair.client, frame, progressToken=opened.id, progress=0.25, total=1)
+    event = report(pair.client, message, progressToken=opened.id, progress=0.25, total=1)
     assert isinstance(event, ProgressReceived)
     assert event.request is opened
     assert (event.params.progress, event.params.total) == (0.25, 1)
 
 
 @pytest.mark.requirement("PROG-10", "PROG-05")
-def test_late_and_unknown_tokens_do_no_harm(pair, frame):
+def test_late_and_unknown_tokens_do_no_harm(pair, message):
     opened = pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
     silent = pair.client.open_request("tools/list", None, now=0.0, idle_seconds=10.0)
     for token in (silent.id, str(opened.id), 999, ""):
         assert (
-            report(pair.client, frame, progressToken=token, progress=1).counter == "late progress"
+            report(pair.client, message, progressToken=token, progress=1).counter == "late progress"
         )
-    pair.client.receive(frame(id=opened.id, result={"tools": []}))
-    late = report(pair.client, frame, progressToken=opened.id, progress=1)
+    pair.client.receive(message(id=opened.id, result={"tools": []}))
+    late = report(pair.client, message, progressToken=opened.id, progress=1)
     assert late.counter == "late progress"
     assert silent.budget.deadline == 10.0
     assert pair.client.counts == {"late progress": 5}
@@ -477,24 +477,24 @@ def test_late_and_unknown_tokens_do_no_harm(pair, frame):
 @pytest.mark.parametrize(
     "params", [{"progress": 1}, {"progressToken": 1}, {"progressToken": 1.5, "progress": 1}]
 )
-def test_a_malformed_report_is_counted(pair, frame, params):
+def test_a_malformed_report_is_counted(pair, message, params):
     pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
-    assert report(pair.client, frame, **params).counter == "malformed notification"
+    assert report(pair.client, message, **params).counter == "malformed notification"
 
 
 @pytest.mark.requirement("PING-01")
 @pytest.mark.parametrize("state", [state for state in SessionState if state.name != "CLOSED"])
 @pytest.mark.parametrize("role", Role)
-def test_ping_is_answered_at_once_with_an_empty_result(ready, frame, role, state):
-    event = ready(role, state).receive(frame(id="p", method="ping"))
+def test_ping_is_answered_at_once_with_an_empty_result(ready, message, role, state):
+    event = ready(role, state).receive(message(id="p", method="ping"))
     assert isinstance(event, ImmediateResponse)
     assert json.loads(event.message) == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
 @pytest.mark.requirement("PING-01")
-def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, frame):
-    assert isinstance(call(pair, frame), RequestReceived)
-    assert isinstance(pair.server.receive(frame(id=2, method="ping")), ImmediateResponse)
+def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, message):
+    assert isinstance(call(pair, message), RequestReceived)
+    assert isinstance(pair.server.receive(message(id=2, method="ping")), ImmediateResponse)
     assert len(pair.server.incoming) == 1
 
 

@@ -53,12 +53,12 @@ def server(connect):
 
 
 @pytest.fixture
-def ask(frame):
+def ask(message):
     """Let a server receive a request with this metadata."""
 
     def ask(server, method, meta=META, id=1, **params):  # noqa: A002  the specification's word
         params = {**params, "_meta": meta}
-        return server.receive(frame(id=id, method=method, params=params))
+        return server.receive(message(id=id, method=method, params=params))
 
     return ask
 
@@ -189,21 +189,21 @@ def test_an_id_in_flight_is_rejected_and_may_come_again_afterwards(server, ask):
     ],
 )
 def test_a_stateless_method_without_metadata_is_rejected_with_the_missing_key(
-    connect, frame, method, protocol_versions
+    connect, message, method, protocol_versions
 ):
     server = connect(Role.SERVER, protocol_versions=protocol_versions)
-    event = server.receive(frame(id=1, method=method, params={"notifications": {}}))
+    event = server.receive(message(id=1, method=method, params={"notifications": {}}))
     error = error_of(event)
     assert error["code"] == INVALID_PARAMS
     assert PROTOCOL_VERSION in error["message"]
 
 
 @pytest.mark.requirement("VER-05", "VER-06", "VER-07")
-def test_legacy_and_stateless_requests_are_served_side_by_side(pair, ask, frame):
+def test_legacy_and_stateless_requests_are_served_side_by_side(pair, ask, message):
     server = pair.server
     stateless = ask(server, "tools/list", id=7)
     assert stateless.request.peer.protocol_version is PROTOCOL_VERSIONS[STATELESS]
-    legacy = server.receive(frame(id=8, method="tools/list"))
+    legacy = server.receive(message(id=8, method="tools/list"))
     assert legacy.request.peer is server.peer
     assert legacy.request.peer.protocol_version.has_handshake
     assert server.state is SessionState.READY
@@ -215,9 +215,9 @@ def test_a_closed_session_takes_no_stateless_request(server, ask):
 
 
 @pytest.mark.requirement("STDIO-14", "CANC-13")
-def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, frame):
+def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, message):
     taken = ask(server, "tools/list", id=3)
-    event = server.receive(frame(method="notifications/cancelled", params={"requestId": 3}))
+    event = server.receive(message(method="notifications/cancelled", params={"requestId": 3}))
     assert isinstance(event, RequestCancelled)
     assert event.request is taken.request
 
@@ -251,14 +251,14 @@ def test_discover_returns_versions_and_capabilities(connect, ask):
 
 
 @pytest.mark.requirement("VER-11", "TRAP-28")
-def test_a_stateless_server_rejects_a_handshake_with_its_versions(connect, frame):
+def test_a_stateless_server_rejects_a_handshake_with_its_versions(connect, message):
     server = connect(Role.SERVER, protocol_versions=(STATELESS,))
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": {"name": "kelp", "version": "4"},
     }
-    error = error_of(server.receive(frame(id=1, method="initialize", params=params)))
+    error = error_of(server.receive(message(id=1, method="initialize", params=params)))
     assert error["data"]["supported"] == [STATELESS]
     assert STATELESS in error["message"]
     assert server.state is SessionState.FRESH
@@ -284,8 +284,8 @@ def test_a_stateless_result_has_its_type_and_the_server_name(server, ask):
 
 
 @pytest.mark.requirement("TRAP-13", "BASE-17")
-def test_a_legacy_result_has_neither_type_nor_server_name(pair, frame):
-    event = pair.server.receive(frame(id=8, method="tools/call", params={"name": "tide"}))
+def test_a_legacy_result_has_neither_type_nor_server_name(pair, message):
+    event = pair.server.receive(message(id=8, method="tools/call", params={"name": "tide"}))
     result = s.CallToolResult(content=[s.TextContent(text="high")], result_type="complete")
     assert finished(pair.server, event, result) == {"content": [{"type": "text", "text": "high"}]}
 
@@ -336,9 +336,9 @@ def test_an_encoded_result_gets_the_missing_members(server, ask, text, expected)
     ours = {SERVER_INFO: {"name": "server", "version": "1"}}
     expected = {key: ours if value == "ours" else value for key, value in expected.items()}
     event.request.move(IncomingTrigger.START)
-    frame = server.response(event.request, msgspec.Raw(text))
-    assert json.loads(frame)["result"] == expected
-    assert frame.count(b"_meta") == frame.count(b"resultType") == 1
+    message = server.response(event.request, msgspec.Raw(text))
+    assert json.loads(message)["result"] == expected
+    assert message.count(b"_meta") == message.count(b"resultType") == 1
 
 
 @pytest.mark.requirement("META-18")
@@ -388,11 +388,11 @@ def test_notifications_belong_to_a_stateless_request(server, stateless_client, a
         server.notification(acknowledged, valid_params[acknowledged])
 
 
-def test_a_notification_of_a_client_may_be_stateless_too(connect, frame):
+def test_a_notification_of_a_client_may_be_stateless_too(connect, message):
     row = "notifications/here"
     server = connect(Role.SERVER, methods={**METHODS, row: custom_method(row)})
-    assert isinstance(server.receive(frame(method=row, params={})), Ignored)
-    event = server.receive(frame(method=row, params={"_meta": META}))
+    assert isinstance(server.receive(message(method=row, params={})), Ignored)
+    event = server.receive(message(method=row, params={"_meta": META}))
     assert isinstance(event, NotificationReceived)
 
 
@@ -494,8 +494,8 @@ def test_a_kind_that_was_not_to_be_expected_is_an_error(stateless_client):
 
 
 @pytest.mark.requirement("BASE-22", "BASE-23", "STDIO-11", "STDIO-12")
-def test_a_stateless_client_answers_no_requests(stateless_client, frame):
-    event = stateless_client.receive(frame(id=4, method="roots/list"))
+def test_a_stateless_client_answers_no_requests(stateless_client, message):
+    event = stateless_client.receive(message(id=4, method="roots/list"))
     assert isinstance(event, Ignored)
     assert event.counter == "request of a server"
 

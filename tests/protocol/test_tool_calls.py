@@ -34,8 +34,8 @@ def server(methods=METHODS):
         "capabilities": {},
         "clientInfo": {"name": "reed", "version": "3"},
     }
-    frame = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
-    connection.receive(json.dumps(frame).encode())
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    connection.receive(json.dumps(message).encode())
     return connection
 
 

@@ -163,13 +163,13 @@ def serve_fake(nursery, make_session, handshake):
 
 @pytest.fixture
 def handshake(message):
-    """The frames that a client sends to begin a session."""
+    """The messages that a client sends to begin a session."""
     return [message(**shape) for shape in HANDSHAKE]
 
 
 @pytest.fixture
 def message():
-    """The frame of a message."""
+    """Return the encoded message with these members."""
 
     def make(**members):
         return msgspec.json.encode({"jsonrpc": "2.0", **members})

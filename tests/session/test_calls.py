@@ -440,9 +440,9 @@ class Stuck(FakeChannel):
 
     is_stuck = False
 
-    async def send(self, frames):
+    async def send(self, messages):
         if not self.is_stuck:
-            await super().send(frames)
+            await super().send(messages)
             return
         await self.breaks.wait()
         raise ConnectionLost("it broke", exit_status=3)

@@ -115,12 +115,12 @@ calls = st.builds(
 
 
 async def converse(calls, end, end_at):
-    """Play it; returns how each call ended, and the frames of both directions."""
-    frames = {Role.CLIENT: [], Role.SERVER: []}
+    """Run it; return how each call ended, and the messages of both directions."""
+    messages = {Role.CLIENT: [], Role.SERVER: []}
     channels = dict(zip(Role, memory_pair(limits=LIMITS), strict=True))
     applications = {role: Behaving() for role in Role}
     sessions = {
-        role: Session(tapped(channels[role], frames[role]), connection(role), applications[role])
+        role: Session(tapped(channels[role], messages[role]), connection(role), applications[role])
         for role in Role
     }
     outcomes = collections.defaultdict(list)
@@ -146,7 +146,7 @@ async def converse(calls, end, end_at):
         for session in sessions.values():
             session.shut("closed")
             await session.ended.wait()
-    return outcomes, frames, sessions, applications
+    return outcomes, messages, sessions, applications
 
 
 ENDINGS = {"we close": ("closed",), "lost": ("lost", ConnectionLost("cable cut"))}
@@ -163,7 +163,7 @@ def connection(role):
     )
 
 
-def tapped(channel, frames):
+def tapped(channel, messages):
     """The channel; what it receives is kept."""
     receive = channel.receive
 
@@ -173,7 +173,7 @@ def tapped(channel, frames):
 
         async def receive(self):
             batch = await receive()
-            frames.extend(batch)
+            messages.extend(batch)
             return batch
 
     return Tap()
@@ -196,7 +196,7 @@ async def ignore(params):
     pass
 
 
-def check_conservation(calls, outcomes, frames, sessions, applications):
+def check_conservation(calls, outcomes, messages, sessions, applications):
     """One outcome a call; one answer at most a request; nothing left open anywhere."""
     assert {number: len(ends) for number, ends in outcomes.items()} == dict.fromkeys(
         range(len(calls)), 1
@@ -205,7 +205,7 @@ def check_conservation(calls, outcomes, frames, sessions, applications):
         connection = sessions[role].connection
         assert len(connection.outgoing) == len(connection.incoming) == 0
         assert all(count == 1 for count in applications[role].begun.values())
-        check_frames(frames[role.peer], frames[role])
+        check_frames(messages[role.peer], messages[role])
         counts = connection.counts
         for impossible in ("unknown answer", "malformed", "duplicate id", "out of order"):
             assert counts[impossible] == 0

@@ -175,7 +175,7 @@ async def test_l16_a_result_with_a_lone_surrogate_fails_that_call_and_nothing_el
 
 
 async def test_l17_half_an_emoji_pair_in_an_argument_is_answered(serve, echo, call, text_of):
-    """Elsewhere the frame is dropped without a reply, and the host waits for its timeout."""
+    """Elsewhere the message is dropped without a reply, and the host waits for its timeout."""
     _, peer = await serve({"echo": echo})
     await peer.send(
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call",'
@@ -403,15 +403,19 @@ KINDS = pytest.mark.parametrize("kind", [AddressedChannel, DirectAddressedChanne
 
 
 def addresses(channel):
-    """What each frame is, to which request it belongs, and whether it answers that."""
-    frames = []
-    for frame in channel.sent:
-        assert isinstance(frame, RelatedMessage)
-        message = json.loads(frame)
-        frames.append(
-            (message.get("method", message.get("id")), frame.related_request_id, frame.is_response)
+    """Return the kind of each message, the request that it belongs to, and if it is the response."""
+    messages = []
+    for encoded in channel.sent:
+        assert isinstance(encoded, RelatedMessage)
+        message = json.loads(encoded)
+        messages.append(
+            (
+                message.get("method", message.get("id")),
+                encoded.related_request_id,
+                encoded.is_response,
+            )
         )
-    return frames
+    return messages
 
 
 @KINDS
@@ -483,7 +487,7 @@ async def test_other_channels_get_plain_messages(serve_fake, message):
     _session, channel = await serve_fake()
     channel.feed(message(id=1, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
-    assert [type(frame) for frame in channel.sent] == [bytes]
+    assert [type(encoded) for encoded in channel.sent] == [bytes]
 
 
 # Requests that are lost one by one.
@@ -506,7 +510,7 @@ def ask(serve_fake):
         for name in ("first", "second"):
             nursery.start_soon(one, name)
             await trio.testing.wait_all_tasks_blocked()
-        ids = [json.loads(frame)["id"] for frame in channel.sent]
+        ids = [json.loads(encoded)["id"] for encoded in channel.sent]
         return session, channel, outcomes, ids
 
     return ask
@@ -575,15 +579,15 @@ class DeliveringChannel:
     def deliver_to(self, take):
         self.take = take
 
-    def send_nowait(self, frames):
+    def send_nowait(self, messages):
         if self.fault is not None:
             raise self.fault
-        self.writes.append([json.loads(frame) for frame in frames])
-        return len(frames)
+        self.writes.append([json.loads(encoded) for encoded in messages])
+        return len(messages)
 
-    async def send(self, frames):
+    async def send(self, messages):
         await trio.lowlevel.checkpoint()
-        self.send_nowait(frames)
+        self.send_nowait(messages)
 
     async def receive(self):
         raise AssertionError
@@ -706,7 +710,7 @@ async def test_an_internal_error_ends_its_session_but_not_the_deliverer(
     begin, logged, autojump_clock
 ):
     session, channel = begin()
-    channel.take([None])  # which is no frame
+    channel.take([None])  # which is no message
     assert session.cause == "lost"
     assert logged(logging.ERROR) == ["the transport failed"]
     await session.ended.wait()
@@ -898,7 +902,7 @@ async def test_the_reader_never_waits_for_a_handler(serve_fake, call, message, s
         channel.feed(message(**call("stuck", number)))
     channel.feed(message(id=0, method="ping"))
     await trio.testing.wait_all_tasks_blocked()
-    assert [json.loads(frame)["id"] for frame in channel.sent] == [0]
+    assert [json.loads(encoded)["id"] for encoded in channel.sent] == [0]
     release.set()
     await trio.testing.wait_all_tasks_blocked()
     assert len(channel.sent) == 50

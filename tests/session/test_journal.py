@@ -324,10 +324,10 @@ class Gating(Unrecorded):
         else:
             await self._wait(lane.name)
 
-    def received(self, frame, *, embed):
+    def received(self, encoded, *, embed):
         return next(self.numbers)
 
-    def sent(self, frame, lane):
+    def sent(self, encoded, lane):
         self.log.append(f"out {lane.name if lane else None}")
 
     def resumed(self, lane, kind, body=None, *, is_cancelled=False):
@@ -499,7 +499,7 @@ async def test_progress_is_compared_with_the_last_value_in_its_turn(serve, call)
             if lane.name.endswith(".0"):
                 await self.has_come.wait()
 
-        def sent(self, frame, lane):
+        def sent(self, encoded, lane):
             if lane is not None:
                 self.story.append(("out", lane.name))
                 self.has_come.set()

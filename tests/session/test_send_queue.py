@@ -16,8 +16,8 @@ from tests.session.fake_channels import DirectFakeChannel, FakeChannel
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 
 
-def ids(frames):
-    return [json.loads(frame).get("id") for frame in frames]
+def ids(messages):
+    return [json.loads(encoded).get("id") for encoded in messages]
 
 
 @CHANNELS
@@ -96,9 +96,9 @@ async def test_nothing_is_written_directly_while_the_writer_is_inside_send(
     class Watched(DirectFakeChannel):
         met = False
 
-        def send_nowait(self, frames):
+        def send_nowait(self, messages):
             self.met = self.met or self.is_sending
-            return super().send_nowait(frames)
+            return super().send_nowait(messages)
 
     _, channel = await serve_fake(channel=Watched())
     channel.is_stuck = True
@@ -128,11 +128,11 @@ async def test_a_message_sent_in_part_is_finished(serve_fake, message):
 
 @pytest.fixture
 async def begun(serve_fake, message):
-    """A session with nothing to send but the rest of a frame, which the peer does not read."""
+    """A session with nothing to send but the rest of a message, which the peer does not read."""
 
     class Begins(DirectFakeChannel):
-        def send_nowait(self, frames):
-            taken = super().send_nowait(frames)
+        def send_nowait(self, messages):
+            taken = super().send_nowait(messages)
             self.is_stuck = self.is_unfinished = True
             return taken
 
@@ -187,9 +187,9 @@ async def test_the_journal_is_written_before_the_bytes_that_it_records(
         return [bytes(record.body) for record in recording.records() if record.kind == "out"]
 
     class Checked(kind):
-        def _write(self, frames):
-            super()._write(frames)
-            assert set(frames) <= set(written_so_far())
+        def _write(self, messages):
+            super()._write(messages)
+            assert set(messages) <= set(written_so_far())
 
     _, channel = await serve_fake({"tools/list": busy}, channel=Checked(), sequencer=recording)
     channel.feed(message(id=1, method="tools/list"), message(id=2, method="ping"))

@@ -16,8 +16,8 @@ from mcp_trio.limits import MIB, MessageLimits, RequestLimits
 from tests.session.fake_channels import DirectFakeChannel, FakeChannel
 
 
-def ids(frames):
-    return [json.loads(frame).get("id") for frame in frames]
+def ids(messages):
+    return [json.loads(encoded).get("id") for encoded in messages]
 
 
 async def forever(handling):
@@ -423,8 +423,8 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
                 [],
             ]
 
-        async def send(self, frames):
-            self.sent += frames
+        async def send(self, batch):
+            self.sent += batch
             await trio.lowlevel.checkpoint()
 
         async def receive(self):
@@ -438,7 +438,7 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
     session = make_session(channel, {"tools/list": echo})
     await session.run()
     assert ids(channel.sent) == [0, "handshake", 1]
-    messages = [json.loads(frame) for frame in channel.sent]
+    messages = [json.loads(encoded) for encoded in channel.sent]
     assert all(message["jsonrpc"] == "2.0" for message in messages)
     assert ["error" in message for message in messages] == [True, False, False]
 
@@ -473,10 +473,10 @@ async def test_the_error_of_a_failed_direct_write_is_reported_by_send(serve_fake
     """A process channel learns only while waiting with which status its process exited."""
 
     class Process(DirectFakeChannel):
-        def send_nowait(self, frames):
-            if ids(frames) == [1]:
+        def send_nowait(self, messages):
+            if ids(messages) == [1]:
                 raise trio.BrokenResourceError
-            return super().send_nowait(frames)
+            return super().send_nowait(messages)
 
     session, channel = await serve_fake(channel=Process())
     channel.send_error = ConnectionLost("it exited", exit_status=3)
@@ -690,8 +690,8 @@ async def test_l04_a_peer_that_never_reads_uses_bounded_memory_and_is_disconnect
     channel = Flood()
     channel.is_stuck = True
     session = make_session(channel, {"big": big}, limits=small(**limits))
-    for frame in handshake:
-        session.connection.receive(frame)
+    for encoded in handshake:
+        session.connection.receive(encoded)
     tracemalloc.start()
     try:
         await nursery.start(session.run)
