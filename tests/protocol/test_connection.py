@@ -468,8 +468,8 @@ def test_an_oversized_message_is_answered_with_the_setting(ready):
         protocol_versions=["2024-11-05"],
         limits=Limits(messages=MessageLimits(bytes_max=100)),
     )
-    head = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
-    answer = json.loads(server.receive(Oversized(size=5000, prefix=head)).message)
+    beginning = b'{"jsonrpc":"2.0","id":"big","method":"tools/call","params":{"name":"aaa'
+    answer = json.loads(server.receive(Oversized(size=5000, prefix=beginning)).message)
     assert answer["id"] == "big"
     assert answer["error"]["code"] == INVALID_REQUEST
     assert "limits.messages.bytes_max=100" in answer["error"]["message"]
@@ -644,11 +644,13 @@ def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(pair, message):
 
 
 def test_no_depth_of_nesting_makes_receive_raise(ready):
-    head = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'
+    beginning = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":'
+    )
     for distance in range(-10, 160, 2):
         server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(json_depth_max=100_000)))
         depth = sys.getrecursionlimit() - distance
-        event = server.receive(head + b"[" * depth + b"]" * depth + b"}}}")
+        event = server.receive(beginning + b"[" * depth + b"]" * depth + b"}}}")
         if not isinstance(event, RequestReceived):
             code = json.loads(event.message)["error"]["code"]
             assert code in {INVALID_PARAMS, INVALID_REQUEST}, depth
@@ -1365,8 +1367,8 @@ def asked(ready, role=Role.CLIENT, method="tools/list"):
 def test_an_oversized_response_ends_its_request_with_side_and_setting(ready, has_id_first):
     client, request = asked(ready)
     envelope = f'"id":{request.id},' if has_id_first else ""
-    head = f'{{{envelope}"result":{{"tools":["x'.encode()
-    event = client.receive(Oversized(size=5000, prefix=head))
+    beginning = f'{{{envelope}"result":{{"tools":["x'.encode()
+    event = client.receive(Oversized(size=5000, prefix=beginning))
     assert isinstance(event, ResponseUnreadable)
     assert event.request is request
     assert type(event.error) is OutcomeUnknown

@@ -27,17 +27,17 @@ EVENTS = "text/event-stream"
 
 
 def test_a_request_separates_the_query_from_the_path():
-    head = HttpRequest.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
-    assert (head.method, head.path, head.query) == ("POST", "/a%20b/mcp", "x=1?2")
-    assert (head.scheme, head.client, head.principal) == ("https", "192.0.2.7", None)
+    request = HttpRequest.of("POST", "/a%20b/mcp?x=1?2", [], scheme="https", client="192.0.2.7")
+    assert (request.method, request.path, request.query) == ("POST", "/a%20b/mcp", "x=1?2")
+    assert (request.scheme, request.client, request.principal) == ("https", "192.0.2.7", None)
     assert HttpRequest.of("GET", "/mcp", []).query == ""
 
 
 @pytest.mark.requirement("HDR-05", "TRAP-33", "TRAP-46")
 @pytest.mark.parametrize("name", [b"Mcp-Session-Id", b"MCP-Session-Id", b"mcp-session-id"])
 def test_header_names_ignore_case_and_values_keep_it(name):
-    head = HttpRequest.of("POST", "/mcp", [(name, b"AbC")])
-    assert head.header("MCP-SESSION-ID") == head.header("Mcp-Session-Id") == "AbC"
+    request = HttpRequest.of("POST", "/mcp", [(name, b"AbC")])
+    assert request.header("MCP-SESSION-ID") == request.header("Mcp-Session-Id") == "AbC"
 
 
 @pytest.mark.requirement("HDR-06", "TRAP-46")
@@ -51,10 +51,12 @@ def test_only_spaces_and_tabs_are_taken_from_a_value():
 
 
 def test_a_field_that_came_several_times_is_joined_and_noted():
-    head = HttpRequest.of("GET", "/", [(b"Accept", b"a/b"), (b"Host", b"x"), (b"ACCEPT", b" c/d ")])
-    assert head.header("accept") == "a/b, c/d"
-    assert head.repeated == {"accept"}
-    assert head.header("origin") is None
+    request = HttpRequest.of(
+        "GET", "/", [(b"Accept", b"a/b"), (b"Host", b"x"), (b"ACCEPT", b" c/d ")]
+    )
+    assert request.header("accept") == "a/b, c/d"
+    assert request.repeated == {"accept"}
+    assert request.header("origin") is None
 
 
 @pytest.mark.requirement("TRAP-31")
@@ -468,13 +470,13 @@ def test_a_method_that_no_header_can_carry_is_not_sent(method):
 # Checked headers.
 
 
-def head(fields):
+def request(fields):
     pairs = fields.items() if isinstance(fields, dict) else fields
     return HttpRequest.of("POST", "/mcp", [(n.encode(), v.encode("latin-1")) for n, v in pairs])
 
 
 def check(fields, *, method="tools/call", params=None, version=VERSION, is_request=True):
-    """Check a head of these fields, and the right ones where they say nothing."""
+    """Check the headers of a request: these, and valid ones for the others."""
     params = call() if params is None else params
     right = {"MCP-Protocol-Version": VERSION, "Mcp-Method": method, "Mcp-Name": "tide"}
     wanted = {**right, **fields} if isinstance(fields, dict) else fields
@@ -484,7 +486,7 @@ def check(fields, *, method="tools/call", params=None, version=VERSION, is_reque
         else wanted
     )
     check_headers_match(
-        head(lines),
+        request(lines),
         version=version,
         method=method,
         params=params,
@@ -500,7 +502,7 @@ def test_headers_that_repeat_the_body_are_accepted():
     check({"Mcp-Name": "whatever"}, method="tools/list", params={})
     check({"Mcp-Name": None}, params={"arguments": {}})
     check_headers_match(
-        head({"MCP-Protocol-Version": VERSION, "Mcp-Method": "server/discover"}),
+        request({"MCP-Protocol-Version": VERSION, "Mcp-Method": "server/discover"}),
         version=VERSION,
         method="server/discover",
         params=None,
@@ -694,7 +696,7 @@ def test_a_server_accepts_whatever_a_client_sends(name, region, limit, is_nested
     params = {"name": name, "arguments": {"region": region, "page": page}}
     fields = headers_from_body(version=VERSION, method="tools/call", params=params, paths=PATHS)
     check_headers_match(
-        head(fields),
+        request(fields),
         version=VERSION,
         method="tools/call",
         params=params,

@@ -48,7 +48,7 @@ def endpoint(*protocol_versions):
 DUAL, OLD, NEW = endpoint(), endpoint(*LEGACY), endpoint(STATELESS)
 
 
-def head(method="POST", *, principal=None, **fields):
+def http_request(method="POST", *, principal=None, **fields):
     fields = {"Accept": BOTH, "Content-Type": "application/json"} | {
         name.replace("_", "-"): value for name, value in fields.items()
     }
@@ -60,7 +60,7 @@ def head(method="POST", *, principal=None, **fields):
 
 def judged(at, message, method="POST", **fields):
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return at.route(head(method, **fields), body)
+    return at.route(http_request(method, **fields), body)
 
 
 def request(method="ping", id=1, **params):  # noqa: A002 - as on the wire

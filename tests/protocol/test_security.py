@@ -43,8 +43,8 @@ ANY_HOST = host_check_for([("127.0.0.1", 8000)], hosts=["*"])
 ANY_ORIGIN = host_check_for([("127.0.0.1", 8000)], origins=["*"])
 
 
-def head(host="localhost:8000", origin=None, method="POST", scheme="http", **more):
-    """A head with these fields; a tuple is a field that comes several times."""
+def request(host="localhost:8000", origin=None, method="POST", scheme="http", **more):
+    """Return a request with these headers; a tuple is a header that is repeated."""
     fields = {"Host": host, "Origin": origin, **more}
     lines = []
     for name, values in fields.items():
@@ -55,7 +55,7 @@ def head(host="localhost:8000", origin=None, method="POST", scheme="http", **mor
 
 
 def passes(host_check, *fields, **more):
-    return host_check.rejection(head(*fields, **more)) is None
+    return host_check.rejection(request(*fields, **more)) is None
 
 
 @pytest.mark.requirement("SEC-10", "TRAP-45")
@@ -250,7 +250,7 @@ def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(
     ],
 )
 def test_a_rejection_names_the_value_and_the_setting(host, origin, text):
-    rejection = LOCAL.rejection(head(host, origin))
+    rejection = LOCAL.rejection(request(host, origin))
     assert (rejection.status, rejection.text) == (403, text)
     body = json.loads(rejection.body())
     assert body["error"] == {"code": -32600, "message": text}
@@ -258,7 +258,7 @@ def test_a_rejection_names_the_value_and_the_setting(host, origin, text):
 
 
 def test_a_rejected_page_gets_no_cors_headers():
-    assert not LOCAL.rejection(head(origin="http://evil.example")).headers
+    assert not LOCAL.rejection(request(origin="http://evil.example")).headers
 
 
 @pytest.mark.parametrize(
@@ -311,16 +311,16 @@ def asks(origin="https://app.example", wanted="content-type, mcp-param-region", 
         "Access-Control-Request-Headers": wanted,
         **more,
     }
-    return head(origin=origin, method=fields.pop("method", "OPTIONS"), **fields)
+    return request(origin=origin, method=fields.pop("method", "OPTIONS"), **fields)
 
 
 def test_an_allowed_page_gets_cors_headers_if_enabled():
-    headers = dict(CORS.cors_headers(head(origin="https://app.example")))
+    headers = dict(CORS.cors_headers(request(origin="https://app.example")))
     assert headers["Access-Control-Allow-Origin"] == "https://app.example"
     assert headers["Vary"] == "Origin"
     exposed = {name.strip() for name in headers["Access-Control-Expose-Headers"].split(",")}
     assert {"Mcp-Session-Id", "WWW-Authenticate"} <= exposed
-    own = dict(CORS.cors_headers(head(origin="http://localhost:8000")))
+    own = dict(CORS.cors_headers(request(origin="http://localhost:8000")))
     assert own["Access-Control-Allow-Origin"] == "http://localhost:8000"
 
 
@@ -335,18 +335,18 @@ def test_an_allowed_page_gets_cors_headers_if_enabled():
     ],
 )
 def test_requests_without_an_allowed_origin_get_no_cors_headers(host_check, origin):
-    assert host_check.cors_headers(head(origin=origin)) == []
+    assert host_check.cors_headers(request(origin=origin)) == []
     assert host_check.preflight(asks(origin)) is None
 
 
 def test_an_allowed_page_gets_no_cors_headers_with_a_foreign_host():
-    assert CORS.cors_headers(head("evil.example", "https://app.example")) == []
+    assert CORS.cors_headers(request("evil.example", "https://app.example")) == []
     assert CORS.preflight(asks(host="evil.example")) is None
 
 
 def test_with_any_origin_allowed_the_requesting_origin_is_named():
     host_check = host_check_for([], origins=["*"], allows_cors=True)
-    headers = dict(host_check.cors_headers(head(origin="http://evil.example")))
+    headers = dict(host_check.cors_headers(request(origin="http://evil.example")))
     assert headers["Access-Control-Allow-Origin"] == "http://evil.example"
 
 
@@ -365,7 +365,7 @@ def test_fields_that_cannot_be_are_not_allowed(wanted):
 
 def test_only_a_question_is_a_preflight():
     assert CORS.preflight(asks(method="POST")) is None
-    assert CORS.preflight(head(origin="https://app.example", method="OPTIONS")) is None
+    assert CORS.preflight(request(origin="https://app.example", method="OPTIONS")) is None
 
 
 def test_a_preflight_without_cors_is_rejected_with_the_setting():

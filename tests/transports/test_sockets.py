@@ -26,7 +26,7 @@ from mcp_trio.transports import PeerCredentials, open_tcp_channel, open_unix_cha
 LIMITS = Limits(
     messages=MessageLimits(bytes_max=2 * MIB), shutdown=ShutdownLimits(close_seconds=0.3)
 )
-FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+MESSAGE = b'{"jsonrpc":"2.0","method":"check"}'
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ async def test_sent_messages_arrive_even_if_the_sender_left_data_unread(listens)
         ),
     )
     theirs = await arrivals.receive()
-    await theirs.send([FRAME] * 100)
-    taken = ours.send_nowait([FRAME] * 200_000)  # more than the system holds for the peer
+    await theirs.send([MESSAGE] * 100)
+    taken = ours.send_nowait([MESSAGE] * 200_000)  # more than the system holds for the peer
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.aclose)
         received = []
@@ -261,7 +261,7 @@ async def test_an_exception_of_authorize_ends_only_its_connection(tcp_site, capl
     assert "a connection failed" in caplog.text
 
 
-@pytest.mark.parametrize("begin", [b"POST / HTTP/1.1\r\n\r\n" + FRAME + b"\n", b"\x16\x03\x01"])
+@pytest.mark.parametrize("begin", [b"POST / HTTP/1.1\r\n\r\n" + MESSAGE + b"\n", b"\x16\x03\x01"])
 async def test_an_http_request_of_a_browser_is_cut_off(tcp_site, begin):
     port, arrivals = await tcp_site()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -274,9 +274,9 @@ async def test_an_http_request_of_a_browser_is_cut_off(tcp_site, begin):
 async def test_white_space_before_the_first_message_is_accepted(tcp_site):
     port, arrivals = await tcp_site()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(b"\n " + FRAME + b"\nno JSON\n")
+        await stream.send_all(b"\n " + MESSAGE + b"\nno JSON\n")
         theirs = await arrivals.receive()
-        assert await theirs.receive() == [b" " + FRAME, b"no JSON"]
+        assert await theirs.receive() == [b" " + MESSAGE, b"no JSON"]
 
 
 async def test_connections_over_the_limit_are_closed(tcp_site, caplog):

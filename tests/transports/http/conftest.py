@@ -63,8 +63,8 @@ class RawClient:
                 return event
             self.http.receive_data(await self.stream.receive_some(65536))
 
-    async def head(self):
-        """The answer without its body."""
+    async def response_headers(self):
+        """Return the response without its body."""
         informational = []
         while isinstance(event := await self.event(), h11.InformationalResponse):
             informational.append(event.status_code)
@@ -74,7 +74,7 @@ class RawClient:
 
     async def answer(self):
         """The whole answer; the connection is ready for the next request if it may be kept."""
-        answer = await self.head()
+        answer = await self.response_headers()
         answer.body = await self.body()
         return answer
 

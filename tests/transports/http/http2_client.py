@@ -82,9 +82,9 @@ class Http2Client:
         return await self.answer(await self.ask(*args, **options))
 
     async def answer(self, number):
-        head = await self.event(number, h2.events.ResponseReceived)
+        response = await self.event(number, h2.events.ResponseReceived)
         body = b""
         kinds = (h2.events.DataReceived, h2.events.StreamEnded)
         while isinstance(event := await self.event(number, kinds), h2.events.DataReceived):
             body += event.data
-        return dict(head.headers), body
+        return dict(response.headers), body

@@ -248,8 +248,8 @@ async def _reply(connection, stream, reply):
     headers = list(reply.headers.items())
     if isinstance(reply.body, bytes):
         headers.append(("content-length", str(len(reply.body))))
-    head = h11.Response(status_code=reply.status, headers=headers)
-    await stream.send_all(connection.send(head))
+    response = h11.Response(status_code=reply.status, headers=headers)
+    await stream.send_all(connection.send(response))
     if isinstance(reply.body, bytes):
         await stream.send_all(connection.send(h11.Data(data=reply.body)))
     else:

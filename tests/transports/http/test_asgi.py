@@ -127,10 +127,15 @@ def test_the_path_excludes_the_mount_path(path, root, raw, expected):
 
 def test_a_request_has_the_values_of_its_scope():
     scope = scope_of("GET", "/x", headers=[(b"A", b" b\xff "), (b"a", b"c")], scheme="https")
-    head = request_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
-    assert (head.method, head.query, head.scheme, head.client) == ("GET", "d=%20?", "https", "::1")
-    assert head.headers == {"a": "b\xff, c"}
-    assert head.repeated == {"a"}
+    request = request_of({**scope, "query_string": b"d=%20?", "client": ("::1", 1)})
+    assert (request.method, request.query, request.scheme, request.client) == (
+        "GET",
+        "d=%20?",
+        "https",
+        "::1",
+    )
+    assert request.headers == {"a": "b\xff, c"}
+    assert request.repeated == {"a"}
     assert request_of({**scope, "client": None}).client is None
 
 
@@ -144,8 +149,8 @@ def test_decoded_headers_are_cached_unless_they_have_credentials():
         ([*plain, (b"x", b"x" * 5000)], False),
     ):
         asgi._cached_decoded_headers.cache_clear()
-        heads = [request_of(scope_of(headers=headers)).headers for _ in range(2)]
-        assert heads[0] == heads[1]
+        found = [request_of(scope_of(headers=headers)).headers for _ in range(2)]
+        assert found[0] == found[1]
         assert asgi._cached_decoded_headers.cache_info().currsize == is_remembered
 
 
@@ -458,7 +463,7 @@ def test_under_asyncio_the_lifespan_is_answered_too():
 
 
 LIMITS = Limits(messages=MessageLimits(bytes_max=1000), shutdown=ShutdownLimits(close_seconds=0.3))
-FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+MESSAGE = b'{"jsonrpc":"2.0","method":"check"}'
 SECONDS = 10.0
 
 
@@ -539,14 +544,14 @@ def opened(nursery):
 async def test_messages_go_both_ways_and_the_close_is_reported(opened, autojump_clock):
     server, channel, raised = await opened()
     assert server.sent == [{"type": "websocket.accept", "subprotocol": "mcp"}]
-    server.text(FRAME)
-    assert await channel.receive() == [FRAME]
-    await channel.send([FRAME, FRAME])
-    assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 2
+    server.text(MESSAGE)
+    assert await channel.receive() == [MESSAGE]
+    await channel.send([MESSAGE, MESSAGE])
+    assert [each.get("text") for each in server.sent[1:]] == [MESSAGE.decode()] * 2
     server.events_in.send_nowait({"type": "websocket.disconnect", "code": 1001})
     assert await channel.receive() == []
     with pytest.raises(trio.BrokenResourceError):
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
     await channel.aclose()
     assert not raised
 
@@ -578,7 +583,7 @@ async def test_an_error_of_send_loses_the_connection(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.host_check = None
     with pytest.raises(trio.BrokenResourceError):
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
 
 
 async def test_a_cancelled_send_completes_one_message_and_drops_the_rest(opened, autojump_clock):
@@ -596,7 +601,7 @@ async def test_a_write_that_cannot_be_cancelled_breaks_the_connection_off(opened
     server, channel, raised = await opened(is_shielded=True)
     server.host_check = trio.Event()
     with trio.move_on_after(1):
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
     await channel.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert len(raised) == 1
@@ -606,25 +611,25 @@ async def test_a_write_that_cannot_be_cancelled_breaks_the_connection_off(opened
 async def test_a_silent_peer_is_left_to_the_asgi_server(opened, autojump_clock):
     server, channel, _raised = await opened()
     await trio.sleep(10 * (LIMITS.websocket.ping_interval_seconds + LIMITS.websocket.pong_seconds))
-    await channel.send([FRAME])
+    await channel.send([MESSAGE])
     assert server.kinds == ["accept", "send"]
     await channel.aclose()
 
 
 async def test_messages_are_sent_without_waiting_while_the_queue_is_empty(opened, autojump_clock):
     server, channel, _raised = await opened()
-    assert channel.send_nowait([FRAME, FRAME]) == 2
-    assert channel.send_nowait([FRAME]) == 0
-    await channel.send([FRAME])
-    assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 3
+    assert channel.send_nowait([MESSAGE, MESSAGE]) == 2
+    assert channel.send_nowait([MESSAGE]) == 0
+    await channel.send([MESSAGE])
+    assert [each.get("text") for each in server.sent[1:]] == [MESSAGE.decode()] * 3
     chunk = b"x" * LIMITS.messages.chunk_bytes
-    assert channel.send_nowait([chunk, FRAME]) == 1
+    assert channel.send_nowait([chunk, MESSAGE]) == 1
     assert not channel.is_unfinished
     server.events_in.send_nowait({"type": "websocket.disconnect"})
     with pytest.raises(OutcomeUnknown):
         await channel.receive()
     with pytest.raises(OutcomeUnknown):
-        channel.send_nowait([FRAME])
+        channel.send_nowait([MESSAGE])
     await channel.aclose()
 
 
@@ -633,14 +638,14 @@ async def test_sending_to_a_disconnected_client_fails_at_once(opened, autojump_c
     server.events_in.send_nowait({"type": "websocket.disconnect"})
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(trio.BrokenResourceError):
-        channel.send_nowait([FRAME])
+        channel.send_nowait([MESSAGE])
     await channel.aclose()
 
 
 async def test_a_client_that_reads_nothing_is_lost_without_a_pending_send(opened, autojump_clock):
     server, channel, _raised = await opened()
     server.host_check = trio.Event()
-    assert channel.send_nowait([FRAME]) == 1
+    assert channel.send_nowait([MESSAGE]) == 1
     started = trio.current_time()
     with pytest.raises(OutcomeUnknown, match="did not respond"):
         await channel.receive()
@@ -656,7 +661,7 @@ async def test_a_close_ends_a_send_that_waits(opened, autojump_clock):
         @nursery.start_soon
         async def send():
             with pytest.raises(trio.ClosedResourceError):
-                await channel.send([FRAME])
+                await channel.send([MESSAGE])
 
         await trio.testing.wait_all_tasks_blocked()
         await channel.aclose()
@@ -713,13 +718,13 @@ async def test_an_application_without_websockets_rejects_them():
 
 
 async def test_the_handshake_request_is_one_of_http(autojump_clock):
-    heads = []
+    requests = []
 
     async def look(upgrade):
-        heads.append(upgrade.request)
+        requests.append(upgrade.request)
 
     await Scripted().run(look, scheme="wss", path="/app/ws", raw_path=b"/app/ws", root_path="/app")
-    assert (heads[0].method, heads[0].scheme, heads[0].path) == ("GET", "https", "/ws")
+    assert (requests[0].method, requests[0].scheme, requests[0].path) == ("GET", "https", "/ws")
 
 
 # Hypercorn
@@ -814,8 +819,8 @@ async def test_a_peer_that_answers_pings_is_kept(raw_asgi_upgrade):
             event = await peer.event()
             assert isinstance(event, events.Ping)
             await peer.stream.send_all(peer.protocol.send(event.response()))
-        await peer.frame(0x1, FRAME)
-        assert await channel.receive() == [FRAME]
+        await peer.frame(0x1, MESSAGE)
+        assert await channel.receive() == [MESSAGE]
         await channel.aclose()
 
 
@@ -840,17 +845,17 @@ async def over_http2(on_hypercorn):
 
 async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
     async with over_http2(on_hypercorn) as (client, number, framed, channel):
-        client.http.send_data(number, framed.send(events.TextMessage(data=FRAME.decode())))
+        client.http.send_data(number, framed.send(events.TextMessage(data=MESSAGE.decode())))
         await client.flush()
-        assert await channel.receive() == [FRAME]
-        await channel.send([FRAME])
+        assert await channel.receive() == [MESSAGE]
+        await channel.send([MESSAGE])
         events_received = []
         while not any(
             isinstance(each, events.TextMessage) for each in events_received
         ):  # pings come, too
             framed.receive_data((await client.event(number, h2.events.DataReceived)).data)
             events_received += framed.events()
-        assert events_received[-1].data == FRAME.decode()
+        assert events_received[-1].data == MESSAGE.decode()
         client.http.send_data(number, framed.send(events.CloseConnection(code=1000)))
         await client.flush()
         with pytest.raises(OutcomeUnknown, match="1006"):

@@ -27,10 +27,10 @@ from tests.transports.http.conftest import HOSTS, pouring, say_goodbye, say_hell
 
 
 async def test_a_request_has_its_headers_as_they_were_sent(opened):
-    heads = []
+    requests = []
 
     async def respond(exchange):
-        heads.append(exchange.request)
+        requests.append(exchange.request)
         await say_hello(exchange)
 
     host = await opened(respond)
@@ -39,17 +39,17 @@ async def test_a_request_has_its_headers_as_they_were_sent(opened):
     await client.put(b"X-Mixed-CASE:\t a b \r\nX-Twice: one\r\nx-twice: two\r\n")
     await client.put(b"Connection: close\r\n\r\n")
     await client.rest()
-    [head] = heads
-    assert (head.method, head.path, head.query) == ("GET", "/a%2Fb/c", "d=e%20f&g")
-    assert head.headers == {
+    [request] = requests
+    assert (request.method, request.path, request.query) == ("GET", "/a%2Fb/c", "d=e%20f&g")
+    assert request.headers == {
         "host": "host.test",
         "x-mixed-case": "a b",
         "x-twice": "one, two",
         "connection": "close",
     }
-    assert head.repeated == {"x-twice"}
+    assert request.repeated == {"x-twice"}
     scheme = "http" if host.tls is None else "https"
-    assert (head.scheme, head.client, head.principal) == (scheme, "127.0.0.1", None)
+    assert (request.scheme, request.client, request.principal) == (scheme, "127.0.0.1", None)
 
 
 async def test_a_body_can_be_read_twice(opened):
@@ -77,7 +77,7 @@ async def test_a_chunked_body_is_joined(opened):
     await client.put(client.http.send(h11.Request(method="POST", target="/", headers=fields)))
     await client.put(b"3\r\nabc\r\n4\r\nde")
     await client.put(b"fg\r\n0\r\n\r\n")
-    assert (await client.head()).status == 200
+    assert (await client.response_headers()).status == 200
     assert bodies == [b"abcdefg"]
 
 
@@ -246,12 +246,12 @@ async def test_a_client_that_expects_100_continue_gets_it(opened):
         await exchange.answer(200, [], await exchange.body(1000))
 
     client = await (await opened(respond)).connect()
-    head = h11.Request(
+    request = h11.Request(
         method="POST",
         target="/",
         headers=[("Host", "x"), ("Content-Length", "5"), ("Expect", "100-continue")],
     )
-    await client.put(client.http.send(head))
+    await client.put(client.http.send(request))
     informed = await client.event()
     assert (type(informed), informed.status_code) == (h11.InformationalResponse, 100)
     await client.put(
@@ -326,8 +326,8 @@ async def test_the_pieces_of_an_answer_are_sent_at_once(opened):
 
     client = await (await opened(respond)).connect()
     await client.ask()
-    head = await client.head()
-    assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+    answer = await client.response_headers()
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
     for expected in (b"one", b"two", b"three"):
         go_on.set()
         assert await client.piece() == expected
@@ -509,7 +509,7 @@ async def test_a_client_that_closes_in_the_middle_of_a_stream_is_gone(opened):
 
     client = await (await opened(respond)).connect()
     await client.ask()
-    await client.head()
+    await client.response_headers()
     assert await client.piece() == b"one"
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert not is_gone.is_set()
@@ -528,7 +528,7 @@ async def test_a_half_closed_client_counts_as_disconnected(opened):
 
     client = await (await opened(respond)).connect()
     await client.ask()
-    await client.head()
+    await client.response_headers()
     await client.end_sending()
     await is_gone.wait()
 
@@ -560,7 +560,7 @@ async def test_a_stream_to_a_disconnected_client_fails(opened):
     respond, errors = pouring(1000)
     client = await (await opened(respond)).connect()
     await client.ask()
-    await client.head()
+    await client.response_headers()
     await client.aclose()
     with trio.fail_after(SECONDS):
         await errors.receive()
@@ -591,7 +591,7 @@ async def test_disconnects_are_not_logged(opened, caplog):
     host = await opened(respond)
     client = await host.connect()
     await client.ask()
-    await client.head()
+    await client.response_headers()
     await client.aclose()
     await is_over.wait()
     await host.stop()
@@ -729,7 +729,7 @@ async def test_a_stream_may_send_a_final_message_at_the_stop(opened):
     host = await opened(say_goodbye)
     client = await host.connect()
     await client.ask()
-    await client.head()
+    await client.response_headers()
     with trio.fail_after(SECONDS):
         await host.stop()
     assert (await client.body()) == b"goodbye"
@@ -804,21 +804,21 @@ WISHES = {
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
 async def test_an_upgrade_to_another_protocol_is_ignored(opened_by_listener, headers):
-    heads = []
+    requests = []
 
     async def respond(exchange):
-        heads.append(exchange.request)
+        requests.append(exchange.request)
         await say_hello(exchange)
 
     client = await (await opened_by_listener(respond)).connect()
     for target in ("/a?b", "/c"):  # the connection is one of HTTP/1.1 still
         answer = await client.exchange(target=target, headers=headers)
         assert (answer.status, answer.body, answer.informational) == (200, b"hello", [])
-    assert [(each.method, each.path, each.query) for each in heads] == [
+    assert [(each.method, each.path, each.query) for each in requests] == [
         ("GET", "/a", "b"),
         ("GET", "/c", ""),
     ]
-    assert {each.headers["host"] for each in heads} == {"host.test"}
+    assert {each.headers["host"] for each in requests} == {"host.test"}
 
 
 @pytest.mark.parametrize("headers", WISHES.values(), ids=WISHES)
@@ -842,7 +842,7 @@ async def test_a_disconnect_after_an_upgrade_request_is_noticed(opened_by_listen
 # Requests whose end is ambiguous are rejected.
 
 
-HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+BEGINNING = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture
@@ -877,7 +877,7 @@ async def test_a_request_with_length_and_coding_is_rejected_and_disconnected(
 ):
     host, seen = await opened_framing(name)
     client = await host.connect()
-    await client.put(HEAD + fields + b"\r\n0\r\n\r\n")
+    await client.put(BEGINNING + fields + b"\r\n0\r\n\r\n")
     with trio.fail_after(5):
         received = await client.rest()
     assert received.startswith(b"HTTP/1.1 400 ")
@@ -890,7 +890,9 @@ async def test_data_after_an_ambiguous_request_are_not_served(opened_framing, na
     host, seen = await opened_framing(name)
     for _ in range(3):
         client = await host.connect()
-        await client.put(HEAD + fields + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.put(
+            BEGINNING + fields + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
         with trio.fail_after(5):
             assert (await client.rest()).count(b"HTTP/1.1") <= 1
     assert seen == []
@@ -904,7 +906,7 @@ async def test_headers_and_body_of_an_answer_are_sent_together(opened_framing, n
     for kind, method in ((SocketDescriptor, "write_nowait"), (trio.SocketStream, "send_all")):
         monkeypatch.setattr(kind, method, noting(getattr(kind, method), sent))
     client = await host.connect()
-    await client.put(HEAD + b"Content-Length: 3\r\nConnection: close\r\n\r\nabc")
+    await client.put(BEGINNING + b"Content-Length: 3\r\nConnection: close\r\n\r\nabc")
     await client.rest()
     answers = [data for data in sent if data.startswith(b"HTTP/1.1")]
     assert len(answers) == 1
@@ -924,7 +926,7 @@ async def test_a_connection_is_kept_after_an_unread_empty_body(opened_framing, n
     host, seen = await opened_framing(name)
     client = await host.connect()
     for _ in range(2):
-        await client.put(HEAD + b"Content-Length: 0\r\n\r\n")
+        await client.put(BEGINNING + b"Content-Length: 0\r\n\r\n")
         with trio.fail_after(5):
             while not (received := await client.stream.receive_some()).endswith(b"hello"):
                 assert b"connection: close" not in received

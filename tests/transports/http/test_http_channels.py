@@ -322,50 +322,50 @@ def test_a_request_nested_too_deeply_is_not_awaited():
 @pytest.mark.requirement("MHTTP-16")
 async def test_a_message_about_no_open_request_is_dropped():
     made = stateless_channel()
-    slot = asked(made, 1)
+    request = asked(made, 1)
     for about in (None, 99, "1"):
         send_stateless(made, encode_notification("n", {}), about)
-    assert stateless_messages(slot) == []
+    assert stateless_messages(request) == []
     with trio.testing.assert_checkpoints():
-        await made.send([RelatedMessage(encode_notification("n", {}), slot.number)])
-    assert [each["method"] for each in stateless_messages(slot)] == ["n"]
+        await made.send([RelatedMessage(encode_notification("n", {}), request.number)])
+    assert [each["method"] for each in stateless_messages(request)] == ["n"]
 
 
 def test_a_client_that_accepts_only_json_gets_only_its_response():
     made = stateless_channel()
-    slot = asked(made, 1)
-    slot.stream.is_json_only = True
-    send_stateless(made, encode_notification("n", {}), slot.number)
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
-    assert [each["id"] for each in stateless_messages(slot)] == [1]
+    request = asked(made, 1)
+    request.stream.is_json_only = True
+    send_stateless(made, encode_notification("n", {}), request.number)
+    send_stateless(made, encode_response(request.number, {}), request.number, is_response=True)
+    assert [each["id"] for each in stateless_messages(request)] == [1]
 
 
 @pytest.mark.requirement("MHTTP-22", "MHTTP-24")
 async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
     made = stateless_channel()
-    slot = asked(made, 1)
-    made.cancel(slot)
-    made.cancel(slot)
+    request = asked(made, 1)
+    made.cancel(request)
+    made.cancel(request)
     _request, cancelled = [json.loads(message) for message in await made.receive()]
     assert cancelled["method"] == "notifications/cancelled"
-    assert cancelled["params"]["requestId"] == slot.number
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
-    assert stateless_messages(slot) == []
+    assert cancelled["params"]["requestId"] == request.number
+    send_stateless(made, encode_response(request.number, {}), request.number, is_response=True)
+    assert stateless_messages(request) == []
 
 
 async def test_an_answered_request_is_not_cancelled():
     made = stateless_channel()
-    slot = asked(made, 1)
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
-    made.cancel(slot)
+    request = asked(made, 1)
+    send_stateless(made, encode_response(request.number, {}), request.number, is_response=True)
+    made.cancel(request)
     assert len(await made.receive()) == 1
 
 
 @pytest.mark.requirement("MHTTP-13")
 async def test_a_notification_is_passed_on_unless_it_cancels():
     made = stateless_channel()
-    slot = asked(made, 1)
-    params = msgspec.Raw(b'{"requestId":%d}' % slot.number)
+    request = asked(made, 1)
+    params = msgspec.Raw(b'{"requestId":%d}' % request.number)
     made.notify(Notification("notifications/cancelled", params))
     made.notify(Notification("notifications/tide", None))
     _request, passed = [json.loads(message) for message in await made.receive()]
@@ -376,37 +376,37 @@ async def test_a_notification_is_passed_on_unless_it_cancels():
 @pytest.mark.parametrize("id_", [7, "7"])
 def test_notifications_have_the_id_of_their_subscription(id_):
     made = stateless_channel()
-    slot = asked(made, id_, LISTEN)
-    meta = {"_meta": {SUBSCRIPTION_ID: slot.number}}
-    send_stateless(made, encode_notification("n", {"x": 1, **meta}), slot.number)
-    send_stateless(made, encode_notification("n", {"_meta": {"a": slot.number}}), slot.number)
-    send_stateless(made, encode_response(slot.number, meta), slot.number, is_response=True)
-    first, second, last = stateless_messages(slot)
+    request = asked(made, id_, LISTEN)
+    meta = {"_meta": {SUBSCRIPTION_ID: request.number}}
+    send_stateless(made, encode_notification("n", {"x": 1, **meta}), request.number)
+    send_stateless(made, encode_notification("n", {"_meta": {"a": request.number}}), request.number)
+    send_stateless(made, encode_response(request.number, meta), request.number, is_response=True)
+    first, second, last = stateless_messages(request)
     assert first["params"] == {"x": 1, "_meta": {SUBSCRIPTION_ID: id_}}
-    assert second["params"] == {"_meta": {"a": slot.number}}
+    assert second["params"] == {"_meta": {"a": request.number}}
     assert (last["id"], last["result"]["_meta"]) == (id_, {SUBSCRIPTION_ID: id_})
 
 
 def test_an_error_of_a_subscription_has_no_subscription_id():
     made = stateless_channel()
-    slot = asked(made, 7, LISTEN)
-    error = {"jsonrpc": "2.0", "id": slot.number, "error": {"code": -1, "message": "no"}}
-    send_stateless(made, json.dumps(error).encode(), slot.number, is_response=True)
-    assert stateless_messages(slot) == [error | {"id": 7}]
+    request = asked(made, 7, LISTEN)
+    error = {"jsonrpc": "2.0", "id": request.number, "error": {"code": -1, "message": "no"}}
+    send_stateless(made, json.dumps(error).encode(), request.number, is_response=True)
+    assert stateless_messages(request) == [error | {"id": 7}]
 
 
 async def test_the_end_of_a_stateless_channel_ends_every_stream():
     made = stateless_channel()
-    slot = asked(made, 1)
+    request = asked(made, 1)
     made.end_input()
     assert len(await made.receive()) == 1
     assert not await made.receive()
     await made.aclose()
-    assert slot.stream.is_ended
+    assert request.stream.is_ended
     with pytest.raises(trio.ClosedResourceError):
         await made.receive()
     with pytest.raises(trio.ClosedResourceError):
-        send_stateless(made, b"{}", slot.number)
+        send_stateless(made, b"{}", request.number)
 
 
 async def test_a_delivered_request_has_the_same_content_in_one_line():

@@ -189,9 +189,9 @@ async def test_a_body_of_several_lines_is_received_as_one_line():
 
     async with connected(Modern(answers={"tools/call": pretty})) as (channel, _):
         await channel.send([call(1)])
-        (frame,) = await channel.receive()
+        (message,) = await channel.receive()
 
-    assert b"\n" not in frame
+    assert b"\n" not in message
 
 
 @pytest.mark.requirement("VER-19", "VER-22", "TRAP-25")

@@ -194,8 +194,8 @@ async def test_an_http2_stream_does_not_delay_the_stop(opened, certificate):
 async def test_too_long_headers_over_http2_are_rejected_and_no_other_request(connected):
     _host, client = await connected(say_hello, http=HttpLimits(headers_bytes_max=2000))
     with trio.fail_after(SECONDS):
-        head, body = await client.exchange(headers=[("x-long", "x" * 2000)])
-        assert (head[b":status"], body) == (
+        headers, body = await client.exchange(headers=[("x-long", "x" * 2000)])
+        assert (headers[b":status"], body) == (
             b"431",
             b"the request headers are longer than limits.http.headers_bytes_max (2000)",
         )
@@ -340,7 +340,7 @@ async def test_concurrent_requests_beyond_the_limit_are_rejected(opened, caplog)
     host = await opened(wait_or_say_hello, http=HttpLimits(connections_max=1))
     client = await host.connect()
     await client.ask(target="/wait")
-    await client.head()
+    await client.response_headers()
     other = await host.connect()
     for _ in range(2):
         rejected = await other.exchange()

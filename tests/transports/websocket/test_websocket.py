@@ -31,7 +31,7 @@ from tests.transports.websocket.conftest import LIMITS, admit_all, raw_peer
 LIMITS_CHANNEL = Limits(
     messages=MessageLimits(bytes_max=2 * 1024 * 1024), shutdown=ShutdownLimits(close_seconds=0.3)
 )
-FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+MESSAGE = b'{"jsonrpc":"2.0","method":"check"}'
 
 
 @attrs.define(eq=False)
@@ -113,7 +113,7 @@ async def test_an_unexpected_error_is_contained_and_reported(autojump_clock, cap
     with pytest.raises(ConnectionLost, match="the connection to it failed"):
         await ours.receive()
     with pytest.raises(ConnectionLost, match="the connection to it failed"):
-        await ours.send([FRAME])
+        await ours.send([MESSAGE])
     assert "the WebSocket channel failed" in caplog.text
     assert socket.closed_with is None
     assert await theirs.receive() == []
@@ -124,8 +124,8 @@ async def test_an_unexpected_error_is_contained_and_reported(autojump_clock, cap
 async def test_a_socket_whose_peer_is_gone_is_pinged_no_more(autojump_clock):
     ours, theirs, socket, _ = await pair(fault=trio.BrokenResourceError())
     await trio.sleep(1000)
-    await theirs.send([FRAME])
-    assert await ours.receive() == [FRAME]
+    await theirs.send([MESSAGE])
+    assert await ours.receive() == [MESSAGE]
     for channel in (ours, theirs):
         await channel.aclose()
     assert socket.closed_with == CloseCode.NORMAL_CLOSURE
@@ -198,12 +198,12 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 
 FAULTS = {
-    "binary message": ([(BINARY, FRAME)], 1003, "binary"),
+    "binary message": ([(BINARY, MESSAGE)], 1003, "binary"),
     "bad UTF-8": ([(TEXT, b'"\xff"')], 1007, "not UTF-8"),
     "bad UTF-8 in an unfinished character": ([(TEXT, b'"\xc3')], 1007, "not UTF-8"),
-    "unknown opcode": ([(0x3, FRAME)], 1002, "violated the WebSocket protocol"),
+    "unknown opcode": ([(0x3, MESSAGE)], 1002, "violated the WebSocket protocol"),
     "unknown control opcode": ([(0xB, b"")], 1002, "violated the WebSocket protocol"),
-    "continuation of nothing": ([(CONTINUATION, FRAME)], 1002, "violated the WebSocket protocol"),
+    "continuation of nothing": ([(CONTINUATION, MESSAGE)], 1002, "violated the WebSocket protocol"),
     "large control frame": ([(PING, b"x" * 126)], 1002, "violated the WebSocket protocol"),
     "close of one byte": ([(CLOSE, b"\x03")], 1002, "violated the WebSocket protocol"),
 }
@@ -225,7 +225,7 @@ async def test_a_peer_that_violates_the_protocol_gets_a_close_code(raw, name):
             with trio.fail_after(10), pytest.raises(OutcomeUnknown, match=complaint):
                 await channel.receive()
         with pytest.raises(OutcomeUnknown, match=complaint):
-            await channel.send([FRAME])
+            await channel.send([MESSAGE])
         nursery.start_soon(channel.aclose)
         assert await peer.closed() == code
         await peer.stream.aclose()
@@ -253,8 +253,8 @@ async def test_an_oversized_message_is_reported_once_and_the_session_continues(r
         assert 8 * KIB < oversized.size <= 2 * kib * KIB
         await trio.testing.wait_all_tasks_blocked(0.01)
         await peer.frame(TEXT, b"%d" % each, is_last=False)
-        await peer.frame(CONTINUATION, FRAME)
-        assert await received(channel, 1) == [b"%d" % each + FRAME]
+        await peer.frame(CONTINUATION, MESSAGE)
+        assert await received(channel, 1) == [b"%d" % each + MESSAGE]
 
 
 async def test_an_oversized_fragmented_message_uses_bounded_memory(raw):
@@ -266,8 +266,8 @@ async def test_an_oversized_fragmented_message_uses_bounded_memory(raw):
     for _ in range(200):
         await peer.frame(CONTINUATION if _ else TEXT, b"x", is_last=False)
     await peer.frame(CONTINUATION, b"x")
-    await peer.frame(TEXT, FRAME)
-    assert await received(channel, 2) == [Oversized(101, b"x" * 100), FRAME]
+    await peer.frame(TEXT, MESSAGE)
+    assert await received(channel, 2) == [Oversized(101, b"x" * 100), MESSAGE]
 
 
 async def received(channel, count):
@@ -279,10 +279,10 @@ async def received(channel, count):
 
 async def test_a_fragmented_message_is_joined(raw):
     peer, channel = await raw()
-    await peer.frame(TEXT, FRAME[:9], is_last=False)
+    await peer.frame(TEXT, MESSAGE[:9], is_last=False)
     await peer.frame(PING, b"are you there?")
-    await peer.frame(CONTINUATION, FRAME[9:])
-    assert await channel.receive() == [FRAME]
+    await peer.frame(CONTINUATION, MESSAGE[9:])
+    assert await channel.receive() == [MESSAGE]
     pong = await peer.event()
     assert pong.payload == b"are you there?"
     await peer.stream.aclose()
@@ -322,7 +322,7 @@ async def test_the_close_code_and_reason_of_the_peer_are_reported(raw, code):
         with pytest.raises(OutcomeUnknown, match=f"{CLOSES[code]}.*{code}.*because"):
             await channel.receive()
     with pytest.raises(trio.BrokenResourceError if CLOSES[code] is None else OutcomeUnknown):
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
     await channel.aclose()
     assert await peer.closed() == code  # echoed, as the protocol demands
     await peer.stream.aclose()
@@ -373,18 +373,18 @@ async def test_a_peer_that_answers_pings_is_kept(in_memory, autojump_clock, nurs
 
     with trio.move_on_after(1000):
         await channel.receive()
-    await channel.send([FRAME])
+    await channel.send([MESSAGE])
 
 
 async def test_a_peer_that_sends_a_long_message_is_not_lost(in_memory, autojump_clock):
     peer, channel = await in_memory()
     message = b'"' + b"x" * 100 + b'"'
-    head = b"\x81" + bytes([0x80 | len(message)]) + bytes(4)
+    header = b"\x81" + bytes([0x80 | len(message)]) + bytes(4)
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
         async def trickle():
-            for byte in head + message:
+            for byte in header + message:
                 await peer.stream.send_all(bytes([byte]))
                 await trio.sleep(10)
 
@@ -396,10 +396,10 @@ async def test_a_peer_that_is_not_read_from_does_not_count_as_silent(in_memory, 
     large = b'"' + b"x" * 65 * KIB + b'"'
     await peer.frame(TEXT, large)
     for _ in range(5):
-        await peer.frame(TEXT, FRAME)
+        await peer.frame(TEXT, MESSAGE)
     await trio.sleep(1000)  # in which no task reads them, or the messages after them
     assert await received(channel, 1) == [large]
-    assert await received(channel, 5) == [FRAME] * 5
+    assert await received(channel, 5) == [MESSAGE] * 5
 
 
 # Sending
@@ -414,7 +414,7 @@ async def test_a_send_cancelled_within_a_message_is_the_last(raw):
         assert channel.bytes_sent > before
         nursery.cancel_scope.cancel()
     with pytest.raises(trio.BrokenResourceError):
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
     with trio.fail_after(10):
         await channel.aclose()
     await peer.stream.aclose()
@@ -424,11 +424,11 @@ async def test_a_send_cancelled_within_a_message_is_the_last(raw):
 async def test_a_message_of_any_length_is_one_frame(raw, size):
     peer, channel = await raw()
     message = "ä" * (size // 2) + "x" * (size % 2)
-    await channel.send([message.encode(), FRAME])
+    await channel.send([message.encode(), MESSAGE])
     text = ""
-    while not text.endswith(FRAME.decode()):
+    while not text.endswith(MESSAGE.decode()):
         text += (await peer.event()).data
-    assert text == message + FRAME.decode()
+    assert text == message + MESSAGE.decode()
     await peer.stream.aclose()
 
 
@@ -461,18 +461,18 @@ async def test_a_message_cut_off_by_a_cancelled_send_is_not_unfinished(raw):
 async def test_bytes_that_did_not_fit_into_the_socket_are_sent_first(raw, nursery):
     peer, channel = await raw()
     large = b'"' + b"x" * (16 * MIB) + b'"'
-    assert channel.send_nowait([large, FRAME]) == 1
+    assert channel.send_nowait([large, MESSAGE]) == 1
     assert channel.is_unfinished
-    assert channel.send_nowait([FRAME]) == 0
+    assert channel.send_nowait([MESSAGE]) == 0
     nursery.start_soon(channel.send, [])
     nursery.start_soon(peer.frame, PING, b"meanwhile")
-    nursery.start_soon(channel.send, [FRAME])
+    nursery.start_soon(channel.send, [MESSAGE])
     text, pongs = "", 0
-    while not text.endswith(FRAME.decode()) or not pongs:
+    while not text.endswith(MESSAGE.decode()) or not pongs:
         event = await peer.event()
         text += getattr(event, "data", "")
         pongs += hasattr(event, "payload")
-    assert text == large.decode() + FRAME.decode()
+    assert text == large.decode() + MESSAGE.decode()
     assert not channel.is_unfinished
     await peer.stream.aclose()
 
@@ -488,7 +488,7 @@ async def test_a_close_finishes_a_message_sent_in_part(raw, nursery):
         size += len(getattr(event, "data", ""))
     assert (size, event.code) == (len(large), 1000)
     with pytest.raises(trio.ClosedResourceError):
-        channel.send_nowait([FRAME])
+        channel.send_nowait([MESSAGE])
     await peer.stream.aclose()
 
 
@@ -498,7 +498,7 @@ async def test_nothing_is_sent_at_once_to_a_peer_that_is_gone(raw):
     with pytest.raises(OutcomeUnknown):
         await channel.receive()
     with pytest.raises(OutcomeUnknown):
-        channel.send_nowait([FRAME])
+        channel.send_nowait([MESSAGE])
     await peer.stream.aclose()
 
 
@@ -506,8 +506,8 @@ async def test_a_binary_frame_is_rejected(make_pair):
     ours, theirs = await make_pair()
     with pytest.raises(ValueError, match="utf-8"):
         await ours.send([b"\xff"])
-    await ours.send([FRAME])
-    assert await theirs.receive() == [FRAME]
+    await ours.send([MESSAGE])
+    assert await theirs.receive() == [MESSAGE]
     await ours.aclose()
 
 
@@ -524,15 +524,15 @@ async def test_a_peer_that_never_closes_its_side_is_waited_for_in_bounded_time(
 async def test_pings_and_many_messages_do_not_mix(raw):
     peer, channel = await raw()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(channel.send, [FRAME] * 5000)
+        nursery.start_soon(channel.send, [MESSAGE] * 5000)
         for number in range(200):
             await peer.frame(PING, b"%d" % number)
         text, pongs = "", 0
-        while len(text) < 5000 * len(FRAME) or pongs < 200:
+        while len(text) < 5000 * len(MESSAGE) or pongs < 200:
             event = await peer.event()
             text += getattr(event, "data", "")
             pongs += hasattr(event, "payload")
-    assert text == FRAME.decode() * 5000
+    assert text == MESSAGE.decode() * 5000
     await peer.stream.aclose()
 
 
@@ -736,7 +736,7 @@ REJECTED = {
         400,
         "both",
     ),
-    "a huge head": (b"GET /ws HTTP/1.1\r\nX: " + b"x" * 70_000, 431, "longer than"),
+    "huge headers": (b"GET /ws HTTP/1.1\r\nX: " + b"x" * 70_000, 431, "longer than"),
 }
 
 
@@ -787,10 +787,10 @@ async def test_a_client_that_disconnects_before_its_handshake_harms_no_other(ser
 async def test_an_internal_error_ends_only_its_connection_and_is_logged(served, caplog):
     failures = [ValueError("no")]
 
-    async def admit(head):
+    async def admit(request):
         if failures:
             raise failures.pop()
-        return head
+        return request
 
     url, arrivals = await served(admit=admit)
     with pytest.raises(ConnectionLost, match="disconnected during the handshake"):
@@ -823,10 +823,10 @@ async def test_the_subprotocol_is_selected_if_it_is_offered(served):
         async with peer.stream:
             assert (await peer.shake_hands(subprotocols=offered)).subprotocol == chosen
             channel = await arrivals.receive()
-            await peer.frame(0x1, FRAME)
-            assert await channel.receive() == [FRAME]
-            await channel.send([FRAME])
-            assert (await peer.event()).data == FRAME.decode()
+            await peer.frame(0x1, MESSAGE)
+            assert await channel.receive() == [MESSAGE]
+            await channel.send([MESSAGE])
+            assert (await peer.event()).data == MESSAGE.decode()
 
 
 async def test_frames_received_with_the_headers_are_not_lost(served):
@@ -917,7 +917,7 @@ async def test_a_stopping_server_closes_with_going_away():
 
     async def hold(channel):
         try:
-            assert await channel.receive() == [FRAME]
+            assert await channel.receive() == [MESSAGE]
             await trio.sleep_forever()
         finally:
             await channel.aclose()
@@ -931,7 +931,7 @@ async def test_a_stopping_server_closes_with_going_away():
         peer = await raw_peer(url)
         async with peer.stream:
             await peer.shake_hands()
-            await peer.frame(0x1, FRAME)
+            await peer.frame(0x1, MESSAGE)
             task_status.started()
             codes.append(await peer.closed())
 

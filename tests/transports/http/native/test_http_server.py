@@ -103,8 +103,8 @@ async def test_a_stream_is_sent_in_chunks(connect):
     client = await connect(respond)
     client.put(GET)
     await settled()
-    head, _, body = client.undated().partition(b"\r\n\r\n")
-    assert head.endswith(b"\r\ntransfer-encoding: chunked")
+    request, _, body = client.undated().partition(b"\r\n\r\n")
+    assert request.endswith(b"\r\ntransfer-encoding: chunked")
     assert body == b"3\r\none\r\n10\r\nxxxxxxxxxxxxxxxx\r\n0\r\n\r\n"
     assert not client.is_closed
 
@@ -510,10 +510,10 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
         async def aclose(self):
             await listener.aclose()
 
-    heads = []
+    requests = []
 
     async def respond(exchange):
-        heads.append(exchange.request)
+        requests.append(exchange.request)
         await say_path(exchange)
 
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -522,7 +522,7 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
     await stream.send_all(LAST)
     assert b"/last" in b"".join([data async for data in stream])
     await stream.aclose()
-    assert [head.client for head in heads] == [client]
+    assert [request.client for request in requests] == [client]
     nursery.cancel_scope.cancel()
 
 
@@ -546,17 +546,17 @@ async def test_a_connection_is_removed_from_the_poller_before_it_is_closed():
 
 
 def test_headers_end_with_an_empty_line():
-    head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert headers_length(bytearray(head + b"more"), 0, bytes_max=100) == len(head)
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert headers_length(bytearray(request + b"more"), 0, bytes_max=100) == len(request)
 
 
 @pytest.mark.parametrize("cut", range(1, 27))
 def test_incomplete_headers_have_no_length(cut):
-    head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    received = bytearray(head[:cut])
-    assert headers_length(received, 0, bytes_max=100) == (cut == len(head)) * len(head)
-    received += head[cut:]
-    assert headers_length(received, cut, bytes_max=100) == len(head)
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    received = bytearray(request[:cut])
+    assert headers_length(received, 0, bytes_max=100) == (cut == len(request)) * len(request)
+    received += request[cut:]
+    assert headers_length(received, cut, bytes_max=100) == len(request)
 
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\nX: " + b"x" * 90, b"GET /" + b"x" * 96])
@@ -578,10 +578,10 @@ def test_what_is_not_http_is_rejected_as_such_however_long_and_in_any_pieces(siz
 
 
 def test_complete_headers_can_be_too_long():
-    head = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert headers_length(head, 0, bytes_max=len(head)) == len(head)
+    request = bytearray(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert headers_length(request, 0, bytes_max=len(request)) == len(request)
     with pytest.raises(HttpError):
-        headers_length(head, 0, bytes_max=len(head) - 1)
+        headers_length(request, 0, bytes_max=len(request) - 1)
 
 
 @pytest.mark.parametrize(
@@ -715,8 +715,8 @@ def test_a_malformed_request_line_is_rejected(line):
     ],
 )
 def test_the_path_is_taken_from_each_form_of_target(target, path, query):
-    head = read(b"", request_line=b"GET " + target + b" HTTP/1.1").request
-    assert (head.path, head.query, head.header("host")) == (path, query, "x")
+    request = read(b"", request_line=b"GET " + target + b" HTTP/1.1").request
+    assert (request.path, request.query, request.header("host")) == (path, query, "x")
 
 
 def test_a_server_as_a_whole_may_be_asked_for_its_options():
@@ -855,13 +855,13 @@ def test_similar_headers_have_no_meaning(fields):
     """Accepted headers have one line for each field, and no byte that could end one."""
     raw = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     try:
-        head = read(raw).request
+        request = read(raw).request
     except HttpError:
         return
     lines = raw.split(b"\r\n")[:-1]
     names = [line.partition(b":")[0].decode("latin-1").lower() for line in lines]
-    assert set(head.headers) == {"host", *names}
-    assert not any(set(value) & set("\r\n\0") for value in head.headers.values())
+    assert set(request.headers) == {"host", *names}
+    assert not any(set(value) & set("\r\n\0") for value in request.headers.values())
 
 
 @given(
@@ -1021,18 +1021,18 @@ def test_headers_with_credentials_are_not_cached(field):
 async def test_repeated_headers_are_parsed_once_unless_they_have_credentials(
     connect, field, is_kept
 ):
-    heads, length = [], b"Content-Length: 0"
+    requests, length = [], b"Content-Length: 0"
 
     async def respond(exchange):
-        heads.append(exchange.request)
+        requests.append(exchange.request)
         await exchange.answer(200, [])
 
     client = await connect(respond)
     for target in (b"/a", b"/a", b"/b", b"/a"):
         client.put(b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n%b\r\n\r\n" % (target, field, length))
         await trio.testing.wait_all_tasks_blocked()
-    assert [head.path for head in heads] == ["/a", "/a", "/b", "/a"]
-    assert (heads[0] is heads[1]) is is_kept
+    assert [request.path for request in requests] == ["/a", "/a", "/b", "/a"]
+    assert (requests[0] is requests[1]) is is_kept
 
 
 # Slow clients and lost clients of the native listener.
@@ -1445,7 +1445,7 @@ async def test_a_spurious_wakeup_is_waited_out(connect):
 
 
 LIMITS = Limits(shutdown=ShutdownLimits(close_seconds=0.3), http=HttpLimits(idle_seconds=2))
-FRAME = b'{"jsonrpc":"2.0","method":"check"}'
+MESSAGE = b'{"jsonrpc":"2.0","method":"check"}'
 ASKS = (
     b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -1494,7 +1494,7 @@ async def test_an_open_websocket_is_not_idle(connect_native_upgrade, mock_clock)
         await trio.testing.wait_all_tasks_blocked(0.01)
         mock_clock.jump(3 * LIMITS.http.idle_seconds)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        await channel.send([FRAME])
+        await channel.send([MESSAGE])
         event = await peer.event()
         assert isinstance(event, events.TextMessage)
         await peer.frame(0x8, (1000).to_bytes(2, "big"))
