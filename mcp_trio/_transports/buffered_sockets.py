@@ -8,29 +8,16 @@ accepts at once.
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Generator
-from types import coroutine
+from collections.abc import Callable
 from typing import Final
 
 import attrs
 import trio
 
 from mcp_trio._protocol.security import sha256_base64url
-from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection
+from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection, wait_idle
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
-
-
-@coroutine
-def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, None]:
-    """Suspend until the socket is readable.
-
-    This yields to the `Leader` of `_session/leader_followers.py`, not to Trio. Only a coroutine
-    that a `Leader` steps by hand may await this, and no cancel scope of the coroutine may be open.
-    The wait may end too early. A `Leader` closes a coroutine that it never resumes.
-    """
-    yield connection
-
 
 IP_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 """The address families of sockets that have an IP address and a port."""

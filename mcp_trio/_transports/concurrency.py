@@ -1,8 +1,9 @@
-"""Additions to Trio's primitives: light events, a timer queue, a fair semaphore, and others."""
+"""Additions to Trio's primitives: light events, a timer queue, a fair semaphore, idle waits."""
 
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import coroutine
 from typing import TypeAlias
 
 import attrs
@@ -217,3 +218,14 @@ class IdleConnection(msgspec.Struct, eq=False):
         """
         if self.unregister is not None:
             self.unregister()
+
+
+@coroutine
+def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, None]:
+    """Suspend until the socket is readable.
+
+    This yields to the `Leader` of `_session/leader_followers.py`, not to Trio. Only a coroutine
+    that a `Leader` steps by hand may await this, and no cancel scope of the coroutine may be open.
+    The wait may end too early. A `Leader` closes a coroutine that it never resumes.
+    """
+    yield connection

@@ -7,8 +7,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from mcp_trio._transports.buffered_sockets import wait_idle
-from mcp_trio._transports.concurrency import IdleConnection
+from mcp_trio._transports.concurrency import IdleConnection, wait_idle
 
 NAME = ContextVar("name", default="unnamed")
 

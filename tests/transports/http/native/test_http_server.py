@@ -23,8 +23,8 @@ from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
     BufferedSocketStream,
     ConnectedSocket,
-    wait_idle,
 )
+from mcp_trio._transports.concurrency import wait_idle
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     HttpError,
