@@ -291,10 +291,7 @@ def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random 
         return None
     if not (trio.lowlevel.in_trio_task() or _calling_thread()):
         return None
-    if lane.random is None:
-        seed = cast("Sequencer", lane.owner).seed
-        lane.random = random.Random(f"{seed}:{lane.name}")  # noqa: S311 - not for secrets
-    return lane.random
+    return lane.generator(cast("Sequencer", lane.owner).seed)
 
 
 def _random_function(name: str, original: _Function) -> _Function:

@@ -380,9 +380,7 @@ def randomness(caller: EffectCaller) -> Random:
         if caller.random is None:
             caller.random = Random()  # noqa: S311 - not for secrets, as documented
         return caller.random
-    if lane.random is None:
-        lane.random = Random(f"{caller.sequencer.seed}:{lane.name}")  # noqa: S311
-    return lane.random
+    return lane.generator(caller.sequencer.seed)
 
 
 def takes_patch(caller: EffectCaller, name: str) -> bool:

@@ -19,7 +19,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._session.lanes import Lane, lane_in
+from mcp_trio._session.lanes import NO_LANE, Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
 
 HANDLER_LANE: Final = "h"
@@ -126,9 +126,7 @@ class HandlerJournal:
         """
         lane = lane_in(self)
         if lane is None:
-            raise LocalProtocolError(
-                "this task has no lane: use the context only in tasks that a handler started"
-            )
+            raise LocalProtocolError(NO_LANE)
         return lane
 
     def begin_operation(
@@ -196,10 +194,7 @@ class HandlerJournal:
 
     def randomness(self) -> Random:
         """Return the random number generator of the calling task."""
-        lane = self.current_lane()
-        if lane.random is None:
-            lane.random = Random(f"{self.seed}:{lane.name}")  # noqa: S311 - not for secrets
-        return lane.random
+        return self.current_lane().generator(self.seed)
 
     # Questions.
 

@@ -26,7 +26,7 @@ from mcp_trio._session.exceptions import (
 )
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.journal import Sequencer
-from mcp_trio._session.lanes import Lane, drive, lane_in, operation
+from mcp_trio._session.lanes import NO_LANE, Lane, drive, lane_in, operation
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -132,9 +132,7 @@ def lane_of_caller(caller: EffectCaller) -> Lane | None:
         return None
     lane = lane_in(sequencer)
     if lane is None:
-        raise LocalProtocolError(
-            "this task has no lane: use the context only in tasks that a handler started"
-        )
+        raise LocalProtocolError(NO_LANE)
     return lane
 
 

@@ -112,6 +112,12 @@ class Lane(msgspec.Struct, eq=False):
             return None
         return round((self.effect_deadline - self.effect_begin) * 1e6)
 
+    def generator(self, seed: object) -> Random:
+        """Return the random number generator of the lane, which the seed and its name determine."""
+        if self.random is None:
+            self.random = Random(f"{seed}:{self.name}")  # noqa: S311 - not for secrets
+        return self.random
+
     def child(self, *, has_own_pace: bool = False) -> "Lane":
         """Return the lane of the next task that this one spawns, or of a thread."""
         outer = None if self.outer is None else self.outer.child(has_own_pace=has_own_pace)
@@ -138,6 +144,10 @@ def without_lane() -> Generator[None]:
         yield
     finally:
         LANE.reset(token)
+
+
+NO_LANE: Final = "this task has no lane: use the context only in tasks that a handler started"
+"""The text of the error for a use of the context in another task."""
 
 
 def lane_in(owner: object) -> Lane | None:
