@@ -271,16 +271,16 @@ class Decoder:
         except RecursionError:
             return self._too_deep(data)
         if not members:
-            return _not_a_message("an empty batch")
+            return not_a_message("an empty batch")
         if len(members) > self._batch_size_max:
-            return _not_a_message(
+            return not_a_message(
                 f"more than limits.messages.batch_size_max ({self._batch_size_max})"
             )
         messages: list[Message] = []
         for member in map(bytes, members):
             decoded = None if member.startswith(_BRACKET) else self.decode(member)
             if not isinstance(decoded, Message):
-                decoded = _not_a_message("a batch inside a batch")
+                decoded = not_a_message("a batch inside a batch")
             messages.append(decoded)
         return Batch(messages)
 
@@ -325,7 +325,8 @@ def _not_json(data: bytes, error: msgspec.DecodeError) -> Malformed:
     return malformed(data, PARSE_ERROR, f"not JSON: {reason}")
 
 
-def _not_a_message(reason: str) -> Malformed:
+def not_a_message(reason: str) -> Malformed:
+    """Return the error for valid JSON that is no message, and has no id."""
     return Malformed(INVALID_REQUEST, f"not a message: {reason}", id=None, is_request=True)
 
 

@@ -45,6 +45,7 @@ from mcp_trio._jsonrpc.messages import (
     encode_request,
     encode_response,
     malformed,
+    not_a_message,
 )
 from mcp_trio._protocol import methods
 from mcp_trio._protocol.compat import downgraded
@@ -434,8 +435,7 @@ class Connection:
         """
         if self.peer is not None and self.peer.protocol_version.has_batches:
             return BatchReceived(batch.messages, size_bytes // len(batch.messages))
-        text = "not a message: this protocol version has no batches"
-        rejected = Malformed(INVALID_REQUEST, text, id=None, is_request=True)
+        rejected = not_a_message("this protocol version has no batches")
         return self._reject_malformed(rejected, size_bytes)
 
     # Receiving requests.

@@ -34,6 +34,8 @@ from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.http_response import (
+    PLAIN_TEXT_HEADERS,
+    STATUSES_WITHOUT_BODY,
     BodyTooLargeError,
     Responder,
     ResponseState,
@@ -336,7 +338,7 @@ class AsgiHost:
                 await self._serve(scope, receive, send)
             case "http":
                 body = NO_TRIO.encode("ascii")
-                headers = encoded([*_PLAIN_TEXT, ("content-length", str(len(body)))])
+                headers = encoded([*PLAIN_TEXT_HEADERS, ("content-length", str(len(body)))])
                 status = _INTERNAL_SERVER_ERROR
                 await send({"type": "http.response.start", "status": status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
@@ -428,13 +430,11 @@ class AsgiHost:
 _cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-_LENGTHLESS_STATUSES: Final = frozenset({204, 304})
 _BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
 _HEADERS_TOO_LARGE: Final = 431
 _INTERNAL_SERVER_ERROR: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
-_PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
 
 # The bytes around the name and the value of a header line.
 _HEADER_LINE_BYTES: Final = len(": \r\n")
@@ -581,7 +581,7 @@ class AsgiExchange:
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response."""
-        has_length = status not in _LENGTHLESS_STATUSES
+        has_length = status not in STATUSES_WITHOUT_BODY
         await self._begin(status, headers, len(body) if has_length else None)
         await self._complete(b"" if self.request.method == "HEAD" else body)
 
@@ -635,7 +635,7 @@ class AsgiExchange:
                 client is still connected.
         """
         if self._response_state is ResponseState.NOT_STARTED and not self.is_broken:
-            headers = _PLAIN_TEXT if self._host_text else []
+            headers = PLAIN_TEXT_HEADERS if self._host_text else []
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
         if self._response_state is not ResponseState.COMPLETE and not self._is_gone.is_set():

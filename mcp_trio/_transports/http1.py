@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
-from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio._transports.http_response import PLAIN_TEXT_HEADERS, BodyTooLargeError
 
 
 @attrs.frozen
@@ -221,15 +221,8 @@ _STATUS_LINES: Final = {
     for status in http.HTTPStatus
 }
 _STATUSES: Final = range(200, 600)
-_WITHOUT_BODY: Final = frozenset({204, 304})
-_PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
 # The headers that the listener sets, and no application.
 _OWN_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-encoding"})
-
-
-def has_body(status: int) -> bool:
-    """Return whether a response with this status has a body, which may be empty."""
-    return status not in _WITHOUT_BODY
 
 
 def encoded_response_headers(
@@ -265,7 +258,7 @@ def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...])
 
 def encoded_error(error: HttpError) -> bytes:
     """Return the complete encoded response for an error; the connection then closes."""
-    text, headers = error.text.encode(), _PLAIN_TEXT
+    text, headers = error.text.encode(), PLAIN_TEXT_HEADERS
     if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         headers = [*headers, ("Retry-After", RETRY_SECONDS)]
     framing = b"content-length: %d\r\n" % len(text)

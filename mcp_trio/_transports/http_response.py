@@ -314,6 +314,11 @@ class ResponseStream(msgspec.Struct, eq=False):
             await timer_queue.wait(self._changed)
 
 
+STATUSES_WITHOUT_BODY: Final = frozenset({204, 304})
+"""The statuses of responses that have neither a body nor a `Content-Length` (RFC 9110)."""
+
+PLAIN_TEXT_HEADERS: Final[Headers] = (("content-type", "text/plain; charset=utf-8"),)
+
 STREAM_HEADERS: Final[Headers] = (
     ("Content-Type", EVENT_STREAM),
     ("Cache-Control", "no-cache, no-transform"),

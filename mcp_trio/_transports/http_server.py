@@ -35,12 +35,12 @@ from mcp_trio._transports.http1 import (
     ParsedRequest,
     encoded_error,
     encoded_response_headers,
-    has_body,
     headers_length,
     is_cacheable,
     parse_request,
 )
 from mcp_trio._transports.http_response import (
+    STATUSES_WITHOUT_BODY,
     BodyTooLargeError,
     Exchange,
     Responder,
@@ -166,7 +166,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response, its headers and body in one write."""
-        is_sent = has_body(status)
+        is_sent = status not in STATUSES_WITHOUT_BODY
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         encoded = self._begin(status, headers, framing)
         is_sent = is_sent and self.request.method != "HEAD"
@@ -177,7 +177,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of a response whose length is unknown."""
-        is_sent = has_body(status)
+        is_sent = status not in STATUSES_WITHOUT_BODY
         has_chunks = is_sent and self.parsed.accepts_chunks
         encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
         self._has_chunks = has_chunks
