@@ -9,13 +9,16 @@ from typing import Final
 import msgspec
 
 from mcp_trio._catalogue.catalogue import Catalogue
-from mcp_trio._catalogue.query import IS_ERROR, parse_query
+from mcp_trio._catalogue.query import IS_ERROR, Condition, parse_query
 from mcp_trio._journal.texts import shortened
 
 _PERCENTILES: Final = (50, 95, 99)
 _PERIODS_SECONDS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 _BARS_MAX: Final = 48
 _TOOLS_MAX: Final = 20
+
+# `Catalogue.rows` puts the condition of the query in the place of `{}`.
+_FROM_CALLS: Final = "FROM calls JOIN recordings ON recordings.id = calls.recording WHERE {}"
 
 
 class ToolStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,46 +89,19 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
         ValueError: The query is invalid.
     """
     condition = parse_query(query)
-    # `Catalogue.rows` puts the condition in the place of `{}`.
     ((recordings, size, first, last),) = catalogue.rows(
         "SELECT count(*), coalesce(sum(size), 0), min(started), max(started) FROM recordings"
         " WHERE {}",
         condition,
     )
-    joined = "FROM calls JOIN recordings ON recordings.id = calls.recording WHERE {}"
-    of_tool = "CASE calls.method WHEN 'tools/call' THEN calls.name ELSE calls.method END"
-    durations: dict[str, list[float]] = {}
-    for name, seconds in catalogue.rows(
-        f"SELECT {of_tool}, calls.seconds {joined} ORDER BY 1, 2", condition
-    ):
-        durations.setdefault(name, []).append(seconds)
-    errors: dict[str, dict[str, int]] = {}
-    for name, kind, count in catalogue.rows(
-        f"SELECT {of_tool}, calls.error, count(*) {joined} AND calls.error != '' GROUP BY 1, 2",
-        condition,
-    ):
-        errors.setdefault(name, {})[kind] = count
-    tools: list[ToolStatistics] = []
-    for name, in_order in durations.items():
-        # A percentile is the smallest duration that so many percent of the calls do not exceed.
-        at = {percent: math.ceil(len(in_order) * percent / 100) - 1 for percent in _PERCENTILES}
-        tools.append(
-            ToolStatistics(
-                name=name,
-                calls=len(in_order),
-                errors=errors.get(name, {}),
-                seconds={percent: in_order[index] for percent, index in at.items()},
-                slowest=in_order[-1],
-            )
-        )
-    tools.sort(key=lambda tool: (-tool.calls, tool.name))
+    tools = _tool_statistics(catalogue, condition)
     # The periods are as short as possible, but at most _BARS_MAX are drawn.
     seconds = 0.0 if first is None else last - first
     few_enough = (each for each in _PERIODS_SECONDS if seconds / each < _BARS_MAX)
     period_seconds = next(few_enough, _PERIODS_SECONDS[-1])
     failed = f"sum({IS_ERROR})"
     rows = catalogue.rows(
-        f"SELECT CAST(calls.began / {period_seconds} AS INTEGER), count(*), {failed} {joined}"
+        f"SELECT CAST(calls.began / {period_seconds} AS INTEGER), count(*), {failed} {_FROM_CALLS}"
         " GROUP BY 1 ORDER BY 1",
         condition,
     )
@@ -137,7 +113,7 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
     return Statistics(
         recordings=recordings,
         size=size,
-        calls=sum(map(len, durations.values())),
+        calls=sum(tool.calls for tool in tools),
         errors=sum(count for _, _, count in rows),
         first=_time(first),
         last=_time(last),
@@ -156,7 +132,7 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
             f" AND client != ''{by_number}"
         ),
         users=counted(
-            f"SELECT calls.principal, count(*) {joined} AND calls.principal != ''{by_number}"
+            f"SELECT calls.principal, count(*) {_FROM_CALLS} AND calls.principal != ''{by_number}"
         ),
         kept=counted(
             "SELECT tag, count(*) FROM tags JOIN recordings ON recordings.id = tags.recording"
@@ -169,11 +145,43 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
     )
 
 
+def _tool_statistics(catalogue: Catalogue, condition: Condition) -> list[ToolStatistics]:
+    """Return the statistics of each tool or other method, those with the most calls first."""
+    of_tool = "CASE calls.method WHEN 'tools/call' THEN calls.name ELSE calls.method END"
+    durations: dict[str, list[float]] = {}
+    for name, seconds in catalogue.rows(
+        f"SELECT {of_tool}, calls.seconds {_FROM_CALLS} ORDER BY 1, 2", condition
+    ):
+        durations.setdefault(name, []).append(seconds)
+    errors: dict[str, dict[str, int]] = {}
+    for name, kind, count in catalogue.rows(
+        f"SELECT {of_tool}, calls.error, count(*) {_FROM_CALLS} AND calls.error != ''"
+        " GROUP BY 1, 2",
+        condition,
+    ):
+        errors.setdefault(name, {})[kind] = count
+    tools: list[ToolStatistics] = []
+    for name, in_order in durations.items():
+        # A percentile is the smallest duration that so many percent of the calls do not exceed.
+        at = {percent: math.ceil(len(in_order) * percent / 100) - 1 for percent in _PERCENTILES}
+        tools.append(
+            ToolStatistics(
+                name=name,
+                calls=len(in_order),
+                errors=errors.get(name, {}),
+                seconds={percent: in_order[index] for percent, index in at.items()},
+                slowest=in_order[-1],
+            )
+        )
+    tools.sort(key=lambda tool: (-tool.calls, tool.name))
+    return tools
+
+
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-# The page.
+# The page -----------------------------------------------------------------------------------------
 
 _STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;

@@ -895,19 +895,17 @@ def run_mock(mock: MockServer) -> int:
     """
     parent_pid = os.getppid()
 
-    async def run() -> int:
+    async def serve(*, task_status: trio.TaskStatus[str]) -> None:
         channel = open_stdio_channel(*divert_stdio(), limits=mock.limits)
+        task_status.started("stdio")
+        await mock.serve(channel)
 
-        async def serve(*, task_status: trio.TaskStatus[str]) -> None:
-            task_status.started("stdio")
-            await mock.serve(channel)
-
-        return await serve_until_signal(
-            serve,
-            lambda _: None,
-            mock.limits.shutdown.exit_seconds,
-            until=partial(wait_parent_death, parent_pid=parent_pid, limits=mock.limits),
-        )
-
-    number = trio.run(run)
+    serve_process = partial(
+        serve_until_signal,
+        serve,
+        lambda _: None,
+        mock.limits.shutdown.exit_seconds,
+        until=partial(wait_parent_death, parent_pid=parent_pid, limits=mock.limits),
+    )
+    number = trio.run(serve_process)
     return SIGNAL_STATUS_BASE + number if number else 0

@@ -476,14 +476,7 @@ def load_trace(
             lifespan_of[mark.channel] = lifespan
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
-    missing: dict[int, int] = {}
-    numbers, expected = {record.number for record in usable}, 1
     for index, record in enumerate(journal):
-        while expected < record.number and expected in numbers:
-            expected += 1  # this record was read, and takes no part in a replay
-        if record.number > expected:
-            missing[index] = expected
-        expected = record.number + 1
         if record.lane is not None:
             indexes.setdefault(key_of(record), []).append(index)
         elif mark_name(record) == ENDED_MARK:
@@ -491,7 +484,7 @@ def load_trace(
     return Trace(
         opening=opening,
         journal=journal,
-        missing=missing,
+        missing=_missing_before(journal, {record.number for record in usable}),
         indexes=indexes,
         session_ends=session_ends,
         notes=tuple(notes),
@@ -507,6 +500,19 @@ _LIFESPAN_MARKS: Final = frozenset({LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK, LIFE
 
 CHANNEL_MARKS: Final = _LIFESPAN_MARKS | {SESSION_MARK, ENDED_MARK}
 """The marks of sessions and lifespans; a file of one session without a lifespan has none."""
+
+
+def _missing_before(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, int]:
+    """Return `Trace.missing`; the records with these numbers were read from the file."""
+    missing: dict[int, int] = {}
+    expected = 1
+    for index, record in enumerate(journal):
+        while expected < record.number and expected in numbers:
+            expected += 1  # this record was read, and takes no part in a replay
+        if record.number > expected:
+            missing[index] = expected
+        expected = record.number + 1
+    return missing
 
 
 def _is_of_lifespan(record: Record) -> bool:

@@ -4,7 +4,7 @@ Each function uses a store as a server does, and raises `AssertionError` where t
 promise of its interface. The stores in memory and those in Redis are tested with them.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -24,10 +24,14 @@ from mcp_trio._server.instances import (
 from mcp_trio._server.subscriptions import Change
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
+JoinInstances: TypeAlias = Callable[[InstanceHandler], AbstractAsyncContextManager[Instance]]
+"""Joins the instances as another machine would; see `Instances.joined`."""
+
 _SESSION_ID: Final = "check_stores"
 _TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.01
 _MESSAGES: Final = 500
+_FACTS: Final = SessionFacts(principal="ada", opening=(b"{}", b"[]"))
 
 
 async def check_stores(
@@ -125,110 +129,118 @@ class ScriptedHandler:
         return self.watched
 
 
-async def check_instance_store(
-    join: Callable[[InstanceHandler], AbstractAsyncContextManager[Instance]],
-) -> None:
-    """Check the sessions, leases and messages of instances.
+async def check_instance_store(join: JoinInstances) -> None:
+    """Check the sessions, calls, messages and leases of instances.
 
     Args:
-        join: Joins the instances as another machine would; see `Instances.joined`. There are no
-            other instances, and no sessions.
+        join: Joins the instances. There are no other instances, and no sessions.
 
     Raises:
         AssertionError: A promise is broken.
     """
-    facts = SessionFacts(principal="ada", opening=(b"{}", b"[]"))
     handlers = [ScriptedHandler() for _ in range(3)]
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(join(handlers[0]))
-        two = await stack.enter_async_context(join(handlers[1]))
+    async with join(handlers[0]) as one, join(handlers[1]) as two:
         assert one.name != two.name, "names differ"
+        await _check_sessions(one, two, handlers)
+        await _check_calls(one, two, handlers)
+        await _check_messages(one, two, handlers)
+        await _check_leases(one, two, join, handlers)
 
-        # Sessions.
-        assert await one.find("a") is None, "there is no session before one is kept"
-        one.keep("a", facts)
-        await one.wait_until_stored()
-        found = await two.find("a")
-        assert found is not None, "a stored session is found"
-        assert (found.facts, found.owner) == (facts, one.name), "it has its facts and its owner"
-        two.keep("a", SessionFacts(principal=None, opening=()))
-        two.forget("a")
-        await two.settle()
-        assert await one.find("a") == found, "only the owner changes or removes a session"
-        assert handlers[1].lost_sessions == ["a"], "an instance learns that another one owns it"
-        assert not await two.take("a", one.name), "an owner that runs keeps its sessions"
-        assert not await two.take("a", None), "a session with another owner is not taken"
-        one.hand_over("a", facts)
-        await one.settle()
-        found = await two.find("a")
-        assert found is not None, "a session that was handed over is found"
-        assert found.owner is None, "it has no owner"
-        assert await two.take("a", None), "it can be taken"
-        assert not await one.take("a", None), "it is taken once"
-        one.keep("a", facts)
-        await one.settle()
-        assert handlers[0].lost_sessions == ["a"], "the earlier owner learns that it was taken"
-        assert not await two.take("b", None), "a session that does not exist cannot be taken"
-        two.forget("a")
-        await two.settle()
-        assert await one.find("a") is None, "its owner removes it"
 
-        # Calls.
-        one.keep("c", facts)
-        one.post_call_entry("c", '"x:1"', 0, b"request")
-        await one.store_call_entry("c", '"x:1"', 1, b"begun")
-        one.post_call_entry("c", '"x:1"', 1, b"done")
-        one.post_call_entry("c", "7", 0, b"other")
-        two.post_call_entry("c", "7", 0, b"")
-        two.forget_call("c", "7", 1)
-        await one.settle()
-        await two.settle()
-        entries = {'"x:1"': {0: b"request", 1: b"done"}, "7": {0: b"other"}}
-        assert await two.calls("c") == entries, "entries of calls are found; the owner changes them"
-        try:
-            await two.store_call_entry("c", "7", 1, b"")
-        except StoreUnavailableError:
-            pass
-        else:
-            raise AssertionError("an entry of another owner's session is rejected")
-        assert "c" in handlers[1].lost_sessions, "the instance learns that another one owns it"
-        one.forget_call("c", '"x:1"', 2)
-        await one.settle()
-        assert await two.calls("c") == {"7": {0: b"other"}}, "a call is removed"
-        one.forget("c")
-        await one.settle()
-        assert await two.calls("c") == {}, "a session is removed with its calls"
+async def _check_sessions(
+    one: Instance, two: Instance, handlers: Sequence[ScriptedHandler]
+) -> None:
+    assert await one.find("a") is None, "there is no session before one is kept"
+    one.keep("a", _FACTS)
+    await one.wait_until_stored()
+    found = await two.find("a")
+    assert found is not None, "a stored session is found"
+    assert (found.facts, found.owner) == (_FACTS, one.name), "it has its facts and its owner"
+    two.keep("a", SessionFacts(principal=None, opening=()))
+    two.forget("a")
+    await two.settle()
+    assert await one.find("a") == found, "only the owner changes or removes a session"
+    assert handlers[1].lost_sessions == ["a"], "an instance learns that another one owns it"
+    assert not await two.take("a", one.name), "an owner that runs keeps its sessions"
+    assert not await two.take("a", None), "a session with another owner is not taken"
+    one.hand_over("a", _FACTS)
+    await one.settle()
+    found = await two.find("a")
+    assert found is not None, "a session that was handed over is found"
+    assert found.owner is None, "it has no owner"
+    assert await two.take("a", None), "it can be taken"
+    assert not await one.take("a", None), "it is taken once"
+    one.keep("a", _FACTS)
+    await one.settle()
+    assert handlers[0].lost_sessions == ["a"], "the earlier owner learns that it was taken"
+    assert not await two.take("b", None), "a session that does not exist cannot be taken"
+    two.forget("a")
+    await two.settle()
+    assert await one.find("a") is None, "its owner removes it"
 
-        # Messages.
-        sent = [b"%d" % number for number in range(_MESSAGES)]
-        for message in sent:
-            one.send(two.name, message)
-            two.send(one.name, message)
-        promise = "messages arrive in their order, each once"
-        await _until(lambda: len(handlers[0].received) >= _MESSAGES, promise)
-        await _until(lambda: len(handlers[1].received) >= _MESSAGES, promise)
-        assert handlers[0].received == [(two.name, message) for message in sent], promise
-        assert handlers[1].received == [(one.name, message) for message in sent], promise
 
-        # Leases.
-        assert not await one.is_lost(two.name), "an instance that runs is not lost"
-        assert list(await one.others()) == [two.name], "the others are named"
-        await two.leave()
-        assert not await one.others(), "an instance that leaves is not named"
-        async with join(handlers[2]) as three:
-            name = three.name
-            three.keep("c", facts)
-            await three.settle()
-            handlers[0].watched.add(name)
-        assert await one.is_lost(name), "an instance that has ended is lost"
-        await _until(lambda: name in handlers[0].lost, "its end is reported to those that watch it")
-        one.send(name, b"late")
-        await one.settle()
-        for _ in range(2):
-            assert list(await one.unread(name)) == [b"late"], "it takes no more messages"
-        assert await one.take("c", name), "its sessions can be taken"
-        one.forget("c")
-        await one.settle()
+async def _check_calls(one: Instance, two: Instance, handlers: Sequence[ScriptedHandler]) -> None:
+    one.keep("c", _FACTS)
+    one.post_call_entry("c", '"x:1"', 0, b"request")
+    await one.store_call_entry("c", '"x:1"', 1, b"begun")
+    one.post_call_entry("c", '"x:1"', 1, b"done")
+    one.post_call_entry("c", "7", 0, b"other")
+    two.post_call_entry("c", "7", 0, b"")
+    two.forget_call("c", "7", 1)
+    await one.settle()
+    await two.settle()
+    entries = {'"x:1"': {0: b"request", 1: b"done"}, "7": {0: b"other"}}
+    assert await two.calls("c") == entries, "entries of calls are found; the owner changes them"
+    try:
+        await two.store_call_entry("c", "7", 1, b"")
+    except StoreUnavailableError:
+        pass
+    else:
+        raise AssertionError("an entry of another owner's session is rejected")
+    assert "c" in handlers[1].lost_sessions, "the instance learns that another one owns it"
+    one.forget_call("c", '"x:1"', 2)
+    await one.settle()
+    assert await two.calls("c") == {"7": {0: b"other"}}, "a call is removed"
+    one.forget("c")
+    await one.settle()
+    assert await two.calls("c") == {}, "a session is removed with its calls"
+
+
+async def _check_messages(
+    one: Instance, two: Instance, handlers: Sequence[ScriptedHandler]
+) -> None:
+    sent = [b"%d" % number for number in range(_MESSAGES)]
+    for message in sent:
+        one.send(two.name, message)
+        two.send(one.name, message)
+    promise = "messages arrive in their order, each once"
+    await _until(lambda: len(handlers[0].received) >= _MESSAGES, promise)
+    await _until(lambda: len(handlers[1].received) >= _MESSAGES, promise)
+    assert handlers[0].received == [(two.name, message) for message in sent], promise
+    assert handlers[1].received == [(one.name, message) for message in sent], promise
+
+
+async def _check_leases(
+    one: Instance, two: Instance, join: JoinInstances, handlers: Sequence[ScriptedHandler]
+) -> None:
+    assert not await one.is_lost(two.name), "an instance that runs is not lost"
+    assert list(await one.others()) == [two.name], "the others are named"
+    await two.leave()
+    assert not await one.others(), "an instance that leaves is not named"
+    async with join(handlers[2]) as three:
+        name = three.name
+        three.keep("c", _FACTS)
+        await three.settle()
+        handlers[0].watched.add(name)
+    assert await one.is_lost(name), "an instance that has ended is lost"
+    await _until(lambda: name in handlers[0].lost, "its end is reported to those that watch it")
+    one.send(name, b"late")
+    await one.settle()
+    for _ in range(2):
+        assert list(await one.unread(name)) == [b"late"], "it takes no more messages"
+    assert await one.take("c", name), "its sessions can be taken"
+    one.forget("c")
+    await one.settle()
 
 
 async def check_event_store(make: Callable[[], EventStore], *, is_shared: bool) -> None:
