@@ -215,7 +215,7 @@ def of_role(role, *frames):
 
 
 def seen_by_client(frames):
-    """The same frames from the other side, where all requests left before anything came."""
+    """Return the same messages recorded by the client, which sent all requests before it received."""
     turned = [({"in": "out", "out": "in"}[kind], frame) for kind, frame in frames]
     return sorted(turned, key=lambda row: row[0] == "in")
 
@@ -283,7 +283,7 @@ def opening(role):
 
 
 def with_states(state, *, role="server"):
-    """A recording of what a server draws anew in each run, being this `state`."""
+    """Return the records of a server whose random values all are `state`."""
     encoder = RecordEncoder()
     bodies = [
         ("open", opening(role)),

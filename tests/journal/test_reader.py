@@ -107,7 +107,7 @@ def test_a_line_that_is_no_record_is_damage(line):
 
 @given(st.data())
 def test_any_changed_byte_is_found(data):
-    """Every stretch is covered by the digest behind it, the last one by that of `end`."""
+    """The next digest covers each line; that of `end` covers the last ones."""
     lines = whole()
     at = data.draw(st.integers(1, len(lines) - 2))
     line = bytearray(lines[at])
@@ -116,7 +116,7 @@ def test_any_changed_byte_is_found(data):
     changed = b"".join([*lines[:at], bytes(line), *lines[at + 1 :]])
     report = check(changed.splitlines(keepends=True))
     assert report.damage
-    # The damage stays in its stretch: what follows the next digest is not suspected.
+    # No damage is reported after the next digest.
     assert all(flaw.line <= (at // 64 + 1) * 64 + 2 for flaw in report.damage)
 
 

@@ -1058,7 +1058,7 @@ def test_our_own_bodies_are_left_alone(kind):
 
 
 def test_the_lanes_and_times_of_steps_are_left_alone():
-    """Or a replay would look for lanes that do not exist, at other times."""
+    """A replay could not find lanes and times that redaction has changed."""
     body = b'{"lanes":["r1234",4111111111111111,"r1234.0"]}'
     assert redactor(secrets=["r1234", "4111111111111111"]).redact("step", body) == body
 

@@ -7,7 +7,7 @@ FACTS = {"role": "server", "transport": "memory", "name": "a / weather!", "versi
 
 @attrs.define
 class Clock:
-    """Only moves when told to."""
+    """A clock that moves only when a test sets its time."""
 
     seconds: float = 0.0
 

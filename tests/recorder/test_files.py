@@ -333,7 +333,7 @@ FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
 
 @attrs.define
 class Disk:
-    """Opens real files; refuses to open or to write when told to."""
+    """A disk with real files; `rejects` is the operation that fails, "open" or "write"."""
 
     rejects: str = ""
     opened: list = attrs.Factory(list)
@@ -618,7 +618,7 @@ def test_compressed_segments_are_one_recording(tmp_path):
 
 @attrs.define
 class MemoryFile:
-    """The file of a sink; refuses the writes that the test names."""
+    """The file of a sink in memory; writes with the numbers in `rejected` fail."""
 
     rejected: set = attrs.Factory(set)
     data: bytes = b""

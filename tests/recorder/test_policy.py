@@ -350,7 +350,7 @@ async def test_all_sessions_together_hold_a_bounded_amount(tmp_path, mock_clock)
 
 
 class Disk(FileSink):
-    """A file on a disk that takes new files, and later bytes, only when told to."""
+    """A file on a disk; tests set whether the disk takes new files, and further bytes."""
 
     takes_files = takes_bytes = True
 

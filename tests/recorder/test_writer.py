@@ -55,7 +55,7 @@ SLOW_SECONDS = 0.5
 
 @attrs.define
 class MemorySink:
-    """Keeps writes; fails or takes its time (of the test's clock) when told to."""
+    """A sink that keeps writes; each fails with `error`, or takes `takes_seconds` of the clock."""
 
     clock: Clock
     writes: list = attrs.Factory(list)
@@ -77,7 +77,7 @@ class MemorySink:
 
 @attrs.define
 class StallingSink(MemorySink):
-    """A write outside the main thread waits until the test lets it go."""
+    """A sink whose writes outside of the main thread wait for `let_go`."""
 
     may_write: threading.Semaphore = attrs.Factory(lambda: threading.Semaphore(0))
     done: threading.Semaphore = attrs.Factory(lambda: threading.Semaphore(0))
@@ -93,7 +93,7 @@ class StallingSink(MemorySink):
                 self.done.release()
 
     def let_go(self, writes=1):
-        """Let so many writes happen, and wait until they have."""
+        """Let this number of writes happen, and wait until they have."""
         for _ in range(writes):
             self.may_write.release()
             assert self.done.acquire(timeout=20)
@@ -112,8 +112,8 @@ def lines_of(sink):
     return b"".join(sink.writes).splitlines(keepends=True)
 
 
-def story(sink):
-    """What the file says, in short: kinds and numbers, and gaps with what they say."""
+def records_in_short(sink):
+    """Return kind and number of each record; of a gap, its reason or the count of lost records."""
     entries = []
     for item in read_recording(lines_of(sink)):
         if isinstance(item, Damage):
@@ -131,7 +131,7 @@ def record_frames(recorder, count, size=2):
 
 
 def until(condition):
-    """Wait for the other thread; a test that waits in vain ends by its time limit."""
+    """Wait until another thread has made the condition true; pytest limits the time."""
     pause = threading.Event()
     while not condition():
         pause.wait(0.001)
@@ -147,7 +147,7 @@ def test_records_are_buffered_and_written_at_once():
     recorder.flush()
     assert len(sink.writes) == 2
     recorder.close({"in": 3})
-    assert story(sink) == ["open0", "in1", "in2", "in3", "end4"]
+    assert records_in_short(sink) == ["open0", "in1", "in2", "in3", "end4"]
     assert check(lines_of(sink)).complete
     assert sink.is_closed
 
@@ -168,7 +168,7 @@ def test_a_record_contains_the_given_values():
 
 
 def steps_of(sink):
-    """The records after `open`: the lanes of a `step`; of others, the kind, lane and `step_start`."""
+    """Return the records after `open`: a step's lanes, or else kind, lane and `step_start`."""
     _, *records = read_recording(lines_of(sink))
     return [
         decode_body(each, StepsBody).lanes
@@ -288,7 +288,7 @@ def test_steps_that_a_full_disk_loses_are_counted_as_one_record():
     sink.error = None
     sink.clock.seconds += LIMITS.recording.retry_seconds
     recorder.flush()
-    assert story(sink) == ["open0", "[Errno 28] no space", 3]
+    assert records_in_short(sink) == ["open0", "[Errno 28] no space", 3]
 
 
 def test_a_closed_recorder_keeps_nothing():
@@ -327,7 +327,13 @@ def test_a_full_disk_becomes_a_gap_that_counts_what_is_missing():
     recorder.flush()
     assert record_frames(recorder, 70)[0] == 8
     recorder.close({})
-    assert story(sink)[:5] == ["open0", "[Errno 28] No space left on device", 5, "in8", "in9"]
+    assert records_in_short(sink)[:5] == [
+        "open0",
+        "[Errno 28] No space left on device",
+        5,
+        "in8",
+        "in9",
+    ]
     assert check(lines_of(sink)).damage == []
     assert check(lines_of(sink)).complete
 
@@ -345,7 +351,7 @@ def test_a_full_disk_is_retried_at_intervals_and_uses_no_record_numbers():
     assert recorder.next_number == 7
     sink.error = None
     recorder.close({})
-    assert story(sink) == ["open0", "full", 6, "end9"]
+    assert records_in_short(sink) == ["open0", "full", 6, "end9"]
     assert check(lines_of(sink)).damage == []
 
 
@@ -355,7 +361,7 @@ def test_a_disk_that_is_full_to_the_end_leaves_a_recording_that_was_cut():
     record_frames(recorder, 1)
     recorder.flush()
     recorder.close({})
-    assert story(sink) == ["open0"]
+    assert records_in_short(sink) == ["open0"]
     assert sink.is_closed
 
 
@@ -363,7 +369,7 @@ def test_a_disk_that_fills_up_at_the_end_leaves_a_recording_that_was_cut():
     recorder, sink = recording_to()
     sink.error = OSError("full")
     recorder.close({})
-    assert story(sink) == ["open0"]
+    assert records_in_short(sink) == ["open0"]
     assert sink.is_closed
 
 
@@ -387,7 +393,7 @@ def test_one_slow_write_moves_writing_to_a_thread_and_back():
     recorder.flush()
     record_frames(recorder, 1)
     recorder.flush()
-    assert story(sink) == ["open0", "in1", "slow disk", "in3", "in4", 0, "in6"]
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", "in3", "in4", 0, "in6"]
     main = threading.main_thread()
     assert [thread is main for thread in sink.threads] == [True, True, False, False, True, True]
     assert not sink.threads[2].is_alive()
@@ -409,7 +415,7 @@ def test_records_that_do_not_fit_are_dropped_and_counted():
     recorder.flush()
     record_frames(recorder, 70)
     recorder.close({})
-    entries = story(sink)
+    entries = records_in_short(sink)
     (closing,) = (at for at, word in enumerate(entries) if isinstance(word, int))
     assert entries[:4] == ["open0", "in1", "slow disk", "in3"]
     assert 4 <= closing - 3 <= 12
@@ -427,7 +433,7 @@ def test_a_disk_that_stays_slow_keeps_its_thread():
     assert recorder._thread is not None
     sink.may_write.release()
     recorder.close({})
-    assert story(sink) == ["open0", "in1", "slow disk", 0, "end4"]
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", 0, "end4"]
 
 
 def test_closing_waits_for_the_thread():
@@ -435,7 +441,7 @@ def test_closing_waits_for_the_thread():
     record_frames(recorder, 1)
     sink.may_write.release(3)
     recorder.close({})
-    assert story(sink) == ["open0", "in1", "slow disk", "in3", 0, "end5"]
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", "in3", 0, "end5"]
     assert sink.is_closed
     assert not sink.threads[-1].is_alive()
 
@@ -448,7 +454,7 @@ def test_closing_leaves_a_hanging_disk_to_the_thread():
     assert thread.is_alive()
     sink.may_write.release(2)
     thread.join(20)
-    assert story(sink) == ["open0", "in1", "slow disk", 0, "end4"]
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", 0, "end4"]
 
 
 def test_an_error_of_a_slow_disk_is_recorded_as_a_gap():
@@ -463,7 +469,7 @@ def test_an_error_of_a_slow_disk_is_recorded_as_a_gap():
     assert recorder._thread is None
     sink.error = None
     recorder.close({})
-    assert story(sink) == ["open0", "in1", "gone", 4, "end8"]
+    assert records_in_short(sink) == ["open0", "in1", "gone", 4, "end8"]
     assert check(lines_of(sink)).damage == []
 
 
@@ -478,7 +484,7 @@ def test_without_a_thread_writes_are_slow_but_complete(monkeypatch):
         record_frames(recorder, 1)
         recorder.flush()
     recorder.close({})
-    assert story(sink) == ["open0", "in1", "in2", "in3", "end4"]
+    assert records_in_short(sink) == ["open0", "in1", "in2", "in3", "end4"]
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
@@ -491,12 +497,12 @@ def test_any_number_of_records_is_read_without_damage(count):
     assert check(lines_of(sink)).damage == []
 
 
-# What was written is synced by a thread; a sync that fails is a write that fails.
+# Syncs, by a thread; the next write raises the error of a failed one.
 
 
 @pytest.fixture
 def syncs(monkeypatch):
-    """Each sync, as the name of its thread; `syncs.error` makes them fail."""
+    """The syncs of files, with the names of their threads; they fail with `syncs.error`."""
     syncs = Syncs()
     monkeypatch.setattr(syncing.os, "fdatasync", syncs.sync)
     return syncs
@@ -961,7 +967,7 @@ async def test_without_strict_nothing_is_rejected(tmp_path):
             assert (await client.call_tool("process")).content
 
 
-# Nothing is buffered that was not redacted; what cannot be redacted is lost, and said so.
+# Redaction before records are buffered; a record that cannot be redacted is lost in a gap.
 
 
 OPEN_REDACTING = OpenBody(
@@ -972,7 +978,7 @@ LIMITS_REDACTING = Limits(recording=RecordingLimits(retry_seconds=0.0))
 
 @attrs.define
 class Rule:
-    """A redactor with one rule; fails when told to."""
+    """A redactor that replaces one word; it raises `error`."""
 
     seen: list = attrs.Factory(list)
     error: Exception | None = None

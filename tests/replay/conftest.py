@@ -76,26 +76,26 @@ def record(server, path, client, *, number=0, channels=None, clock=None):
     return path
 
 
-class GivenUp(logging.Filter):
+class AbandonedHandlers(logging.Filter):
     """A filter that notes whether a session abandoned a handler, after which replays may differ."""
 
-    is_so = False
+    found = False
 
     def filter(self, record):
-        self.is_so |= record.getMessage().startswith("a handler in a shielded scope")
+        self.found |= record.getMessage().startswith("a handler in a shielded scope")
         return True
 
 
 def assert_same_whatever_the_schedule(make_server, client, *, number):
     """Record under one seed and replay under others: all messages and records are the same."""
-    logger, given_up = logging.getLogger("mcp_trio"), GivenUp()
+    logger, abandoned = logging.getLogger("mcp_trio"), AbandonedHandlers()
     with tempfile.TemporaryDirectory() as folder:
-        logger.addFilter(given_up)
+        logger.addFilter(abandoned)
         try:
             path = record(make_server(), Path(folder, "a.mcprec.jsonl"), client, number=number)
         finally:
-            logger.removeFilter(given_up)
-        assume(not given_up.is_so)
+            logger.removeFilter(abandoned)
+        assume(not abandoned.found)
         for other in (number + 100, number + 200, number + 300):
             result = replayed(path, make_server(), number=other)
             assert result.sent_messages == sent_frames(path)

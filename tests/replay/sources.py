@@ -329,7 +329,7 @@ for _name in ("uuid6", "uuid7", "uuid8"):  # since Python 3.14
     if hasattr(uuid, _name):
         CAPTURED[_name] = lambda _, name=_name: getattr(uuid, name)()
 
-# Named: done, and listed; a divergence behind it names it.
+# Named: the calls are made and listed, and a later divergence names them.
 NAMED = {
     "open": (lambda d: (d / "a").open().close(), "a"),
     "read_text": (lambda d: (d / "a").read_text(), "a"),
@@ -410,14 +410,14 @@ NAMED = {
     "getnode": (lambda _: uuid.getnode(), ""),
 }
 
-# Not seen, because Python calls no function for them; each with the words of the divergence.
+# Not noticed, because Python calls no function for them; with the texts of their divergences.
 UNSEEN = {
     "order of a set": (lambda _: [*{f"text {number}" for number in range(20)}], "order of a set"),
     "repr of an object": (lambda _: object(), "address of an object"),
     "repr of a function": (lambda _: str(identity), "address of an object"),
 }
 
-# Blocked: done live, and blocked in a replay before it happens.
+# Blocked: made in a live session, and blocked in a replay beforehand.
 BLOCKED = {
     "write_text": lambda d: (d / "a").write_text("x"),
     "append": lambda d: (d / "a").open("a").close(),

@@ -566,7 +566,7 @@ def test_a_generated_lifespan_replays_with_the_handlers_that_it_meets(seed, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("programs", [generated_programs, generated_lifespans])
 def test_two_live_runs_of_a_program_differ(programs, tmp_path):
-    """The other tests could not fail if programs did the same in each run."""
+    """Otherwise the other tests could not fail."""
     runs = [
         [programs.record(seed, str(tmp_path / f"{seed}-{run}.mcprec.jsonl")) for run in range(2)]
         for seed in range(10)

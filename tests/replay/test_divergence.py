@@ -327,7 +327,7 @@ def test_a_message_over_the_size_limit_replays_from_its_prefix(world, tmp_path):
 
 
 def test_a_request_that_does_more_than_its_records_diverges_at_once(desk, world, path):
-    """The last lane's end is gone, and the numbers do not show it."""
+    """The last record of a lane was removed, and the later ones have new numbers."""
 
     def remove(lines):
         end = json.loads(lines[-1])
@@ -420,7 +420,7 @@ def test_a_deadline_before_a_record_wakes_its_task_before(world, tmp_path):
 
 
 def test_a_task_woken_by_an_event_finds_the_recorded_time(world, tmp_path):
-    """No deadline is near that could bring the clock there."""
+    """The clock reaches the recorded time although no deadline is near."""
     server = Server("timing")
     opened = trio.Event()
 
@@ -718,7 +718,7 @@ async def nothing():
 
 
 def make_server_announced_changes(*, changes=3, prompt=True, **options):
-    """A server whose handlers change what it offers; `changes` and `prompt` make it another."""
+    """Return a server whose handlers change its lists; `changes` and `prompt` vary it."""
     server = Server(
         "fair", offers=OFFERS, limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)), **options
     )

@@ -162,7 +162,7 @@ async def test_the_closest_recorded_requests_are_named_with_some_paths(recording
     )
 
 
-# Questions, and what comes by itself.
+# Requests and notifications of the server.
 
 
 async def test_server_requests_come_in_order_and_their_answers_are_awaited(recording_of, connect):
@@ -237,7 +237,7 @@ async def test_requests_in_flight_do_not_wait_for_each_other(recording_of, conne
     assert await exchange(peer, call(1, "slow")) == [result(1)]
 
 
-# Cancellation, pace, and what is no message.
+# Cancellation, pace, and invalid messages.
 
 
 async def test_a_cancelled_call_gets_no_answer(recording_of, connect):
@@ -319,7 +319,7 @@ async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(
 ):
     path = recording_of(("C", call(1)), ("S", result(1), 1), ("S", note("late"), 100))
     written = []
-    channel = _Said(
+    channel = OneMessageChannel(
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}', written
     )
     await mock_server(path, pace=True).serve(channel)
@@ -331,15 +331,15 @@ async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(
 ):
     path = recording_of(("C", call(1)), ("S", result(1)))
     written = []
-    channel = _Said(
+    channel = OneMessageChannel(
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}', written
     )
     await mock_server(path).serve(channel)
     assert written == [b'{"jsonrpc":"2.0","id":1,"result":{}}']
 
 
-class _Said:
-    """A channel whose client sends one message, and then only listens."""
+class OneMessageChannel:
+    """A channel whose client sends one message, and then only receives."""
 
     def __init__(self, frame, written):
         self._frames = [[], [frame]]
@@ -472,7 +472,7 @@ def accepted(**content):
 
 
 def in_rounds(*answers):
-    """A recording of one call, and of a retry for each of the answers."""
+    """Return the messages of one call, and of a retry for each of the answers."""
     messages = [("C", stateless_call("1"))]
     for number, answer in enumerate(answers, 1):
         retry = stateless_call(f"{number + 1}", requestState=f"s{number}", inputResponses=answer)

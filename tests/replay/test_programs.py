@@ -39,7 +39,7 @@ class World:
 
 
 async def race(world, ctx, seen, amount):
-    """A lost update: another handler may act while the client is asked."""
+    """Lose an update if another handler runs while the client answers."""
     await ctx.info("race")
     before = world.total
     await ctx.list_roots()
@@ -70,7 +70,7 @@ async def progress(world, ctx, seen, amount):
 
 
 async def change(world, ctx, seen, amount):
-    """Lists change, once or twice in a row, perhaps with others in between."""
+    """Announce a changed list, for some amounts twice, with other tasks in between."""
     ctx.server.list_changed(KINDS[amount % len(KINDS)])
     if amount > 10:
         await trio.sleep((amount - 11) / 1000)
@@ -78,7 +78,7 @@ async def change(world, ctx, seen, amount):
 
 
 async def grow(world, ctx, seen, amount):
-    """A tool comes, or goes; the client may be reading the list of them, or about to."""
+    """Register or remove a tool, perhaps while the client reads the list of tools."""
     await ctx.info("grow")
     name = f"t{amount % 2}"
     if name in world.grown:
@@ -94,7 +94,7 @@ async def nothing():
 
 
 async def sample(world, ctx, seen, amount):
-    """The client reports progress before it answers; the progress callback acts as well."""
+    """Ask for a model's message; the progress callback makes calls of its own."""
 
     async def report(params):
         await trio.sleep(amount / 4000)
@@ -138,7 +138,10 @@ async def shield(world, ctx, seen, amount):
 
 
 async def clean_up(world, ctx, seen, amount):
-    """Never woken in the very moment of a cancellation: what came first, no record would tell."""
+    """Sleep, and make a call under a shield at the end.
+
+    The sleep never ends at the time of a cancellation, since records do not show which came first.
+    """
     try:
         await trio.sleep(amount * 1.0137 / 1000)
     finally:
@@ -401,7 +404,7 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
                 assert replayed.sent_messages == world.sent_frames(path)
 
 
-# The control: without the sequencer, the scheduler decides the order.
+# A control: if lanes do not wait for their turn, replays differ.
 
 
 class Eager:
@@ -419,7 +422,7 @@ class Eager:
 
 @attrs.define
 class Ungated:
-    """A server whose handlers do not wait for their turn in a replay."""
+    """A server whose handlers do not wait for their turn in a replay, for a control."""
 
     server: object
 
@@ -588,7 +591,7 @@ def server_of_multi_round_trip_programs(scripts):
 
 @attrs.define
 class Rounded:
-    """A client that calls by a timetable, and comes back to each question in some way or other."""
+    """A client that calls by a timetable, and retries each request that asks for input."""
 
     timetable: list
     leaves_after: int

@@ -311,7 +311,7 @@ def test_a_server_with_only_low_level_methods_replays(world, tmp_path):
 
 
 def make_counter(*, moors=True, seconds=0.0, step=1):
-    """A server whose requests see how many notifications were looked at before."""
+    """Return a server whose requests return how many notifications were handled before."""
     count = 0
     server = Server("bare", limits=Limits(shutdown=ShutdownLimits(drain_seconds=0.05)))
 
@@ -535,7 +535,7 @@ def test_code_that_depends_on_a_redacted_value_diverges_as_redacted(recorded):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """To spin takes fewer looks at the clock, and less time."""
+    """Let a loop without waits count as one after fewer readings of the clock, to save time."""
     monkeypatch.setattr(clock, "_READINGS_MAX", 2_000)
     monkeypatch.setattr(clock, "_READINGS_AFTER_END_MAX", 500)
 

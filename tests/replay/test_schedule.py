@@ -370,7 +370,7 @@ def test_a_timeline_tells_the_batch_and_each_of_its_messages(path_batched_sessio
 # Sleeps that end in a replay although they were cancelled just before their end.
 
 
-# Longer than what comes to cut it short, by less than a recorded time can tell.
+# A little longer than the 10 ms after which the sleep is cancelled.
 JUST_LONGER = 0.0100005
 
 
@@ -393,7 +393,7 @@ async def sleeping_child_in_time(ctx):
 
 
 async def woken_and_cancelled(ctx):
-    """The child is woken before it is cancelled, so its call is made, and cancelled."""
+    """Wake a child before its cancellation, so that it makes its call, which is cancelled."""
     wakeup = trio.Event()
 
     async def listen():
@@ -511,7 +511,7 @@ def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
     assert replayed.ordered == world.played(late)
 
 
-# A call that is not recorded is accepted only if its lane came to it a little too early.
+# A call without a record is accepted only if its lane reaches the call a little too early.
 
 
 async def forever(ctx):
@@ -635,7 +635,7 @@ def test_new_operations_long_before_a_cancellation_diverge(world, tmp_path, clie
 
 AFTER_SECONDS = 0.010
 
-# As late as the sum of a few times may come out in floating point, and not visible in nanoseconds.
+# The rounding error of a sum of times in floating point, which nanoseconds do not show.
 A_BIT_SECONDS = 1e-12
 
 
@@ -695,7 +695,7 @@ async def cancelled_simultaneous_deadlines(peer, _session):
 
 
 async def left_simultaneous_deadlines(peer, _session):
-    """Leaves at once, so that the drain ends when the sleep does."""
+    """Disconnect at once, so that the session's drain ends when the sleep does."""
     await call_simultaneous_deadlines(peer)
 
 
@@ -723,7 +723,7 @@ def test_a_sleep_that_ended_just_before_a_cancellation_ends_again(world, tmp_pat
     assert_replays(world, tmp_path, client, AFTER_SECONDS - A_BIT_SECONDS, then)
 
 
-# A deadline, and what ends all that lies around it, at one time.
+# A deadline at the time at which an error cancels the tasks around it.
 
 
 def make_racer():
@@ -758,7 +758,7 @@ async def call_racer(peer, _session):
 
 
 def recorded_races(world, tmp_path):
-    """Recordings under several schedules, by what they tell."""
+    """Return recordings under several schedules, by the order of their records."""
     found = {}
     for number in range(20):
         path = tmp_path / f"{number}.mcprec.jsonl"

@@ -1,4 +1,4 @@
-"""Replays that stop at a record: where they stop, and what they tell."""
+"""Replays that stop at a record: the position, and the reported state."""
 
 import re
 from pathlib import Path

@@ -76,12 +76,12 @@ def answer_text(message):
 
 
 async def real_seconds(seconds):
-    """Threads take real time, under any clock of the run."""
+    """Sleep in a thread, which takes real time under any clock of the run."""
     await trio.to_thread.run_sync(time.sleep, seconds)
 
 
 async def answer_until(peer, is_last):
-    """Answer what the server asks, until a message comes that is the last."""
+    """Answer the server's questions until a message arrives for which `is_last` is true."""
     while not is_last(message := await peer.receive()):
         if message.get("method") == "roots/list":
             await peer.send_result(message, {"roots": [{"uri": "file:///a"}]})
@@ -285,7 +285,7 @@ def say(ctx):
 
 
 def none(ctx):
-    """The thread just ends."""
+    """End the thread without a call."""
 
 
 class Work:

@@ -1,4 +1,4 @@
-"""A server that adds, with a race, and a session of it that went well by luck."""
+"""A server with a race, and a session in which the race had no effect."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from mcp_trio import Context, Server
 
 
 def make_server(*, exclusive=False):
-    """Adds to a total, and asks the client in between; `exclusive` lets one at a time do so."""
+    """Return a server that asks its client during an addition; with `exclusive`, under a lock."""
     server = Server("sums")
     sums = {"total": 0}
     door = trio.Lock()
@@ -43,7 +43,7 @@ def call(number, tool, **arguments):
 
 
 async def talk_by_luck(peer, session):
-    """The second one comes when the first one has written, but has not been answered yet."""
+    """Send the second call after the first one has changed the total, and before its response."""
     await peer.handshake(capabilities={"roots": {}})
     await peer.send(call(1, "add", amount=1))
     await answer(peer)

@@ -176,7 +176,7 @@ def calling(sums, *tools):
 
 
 def make_handshake(checkpoints):
-    """A handler that starts a task, and lets other tasks run so many times before it looks."""
+    """Return a factory of servers whose handler checks a child task after some checkpoints."""
 
     def make():
         server = Server("handshake")
@@ -203,7 +203,7 @@ def make_handshake(checkpoints):
 def test_a_lane_that_is_ready_goes_on_before_another_does_so_twice(
     sums, world, tmp_path, checkpoints
 ):
-    """As in Trio: after two checkpoints, a new task has begun."""
+    """In Trio, a new task has begun after two checkpoints of its parent."""
     make = make_handshake(checkpoints)
     path = world.record(make(), tmp_path / "a.mcprec.jsonl", calling(sums))
     report = covered(path, make)

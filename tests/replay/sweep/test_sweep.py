@@ -52,7 +52,7 @@ def test_a_handler_with_a_lock_has_no_differences(sums, path):
 
 
 def test_schedules_differ_also_without_effects(sums, world, tmp_path):
-    """Without a delay to play with, the order in which ready tasks run is all there is."""
+    """Only the order of tasks that are ready can differ."""
 
     def make():
         server = Server("orders")
@@ -211,7 +211,7 @@ class Rejected(Exception):
 
 
 def effectful_server(*, wrong=False, more=False):
-    """Everything that a handler may ask; options change it since it was recorded."""
+    """Return a server whose handler uses all of its context; the options change the handler."""
     server = Server("effectful")
 
     @effect
@@ -478,7 +478,7 @@ def test_an_infinite_sleep_does_not_end(world, tmp_path):
 
 
 def saving_server(saved, *, more=False):
-    """Its race is to be seen in what it saves alone, by an effect that is done in passing."""
+    """Return a server whose race shows only in the arguments of an effect without a wait."""
     server = Server("saver")
     sums = {"total": 0}
 
@@ -530,7 +530,7 @@ def test_an_immediate_effect_is_not_performed(world, tmp_path):
 
 
 def test_an_effect_that_runs_at_the_cut_never_ends(sums, world, tmp_path):
-    """Had it failed, the handler would have cleared the sum behind the other one's back."""
+    """If the effect failed, the handler would clear the sum before the other one reads it."""
 
     def make():
         server = Server("cut")
