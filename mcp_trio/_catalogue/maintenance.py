@@ -61,13 +61,13 @@ class FolderMaintenance:
     _finished: SimpleQueue[Sequence[str]] = attrs.field(
         factory=SimpleQueue[Sequence[str]], init=False
     )
-    _has_finished: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _finished_event: trio.Event = attrs.field(factory=trio.Event, init=False)
     is_ending: bool = attrs.field(default=False, init=False)
     _upload: FolderUpload | None = attrs.field(default=None, init=False)
     _has_indexed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.policy_run.finished = self.finished
+        self.policy_run.on_finished = self.add_finished
         policy = self.policy_run.policy
         if policy.upload:
             self._upload = FolderUpload(
@@ -85,10 +85,10 @@ class FolderMaintenance:
         """The folder of the recordings."""
         return Path(self.policy_run.policy.path)
 
-    def finished(self, files: Sequence[str]) -> None:
-        """Note a recording that is complete, by the paths of its files."""
+    def add_finished(self, files: Sequence[str]) -> None:
+        """Let a complete recording be catalogued soon; `files` are the paths of its files."""
         self._finished.put(files)
-        self._has_finished.set()
+        self._finished_event.set()
 
     async def run(self) -> None:
         """Tidy and upload now, and every `check_seconds`; catalogue complete recordings at once.
@@ -114,9 +114,9 @@ class FolderMaintenance:
             else:
                 await trio.to_thread.run_sync(self.try_to, self.index_finished)
             with trio.move_on_at(next_check):
-                await self._has_finished.wait()
+                await self._finished_event.wait()
                 await trio.sleep(_COLLECT_SECONDS)
-            self._has_finished = trio.Event()
+            self._finished_event = trio.Event()
 
     async def end(self) -> None:
         """Put the last complete recordings into the catalogue; a part of `tidy` may be left out."""

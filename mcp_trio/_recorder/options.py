@@ -255,7 +255,6 @@ def holds_many_sessions(record: RecordTarget | None) -> bool:
     return text.endswith("/") or os.path.isdir(text)  # noqa: PTH112  the path is text already
 
 
-@attrs.define(eq=False, init=False, repr=False)
 class SuccessiveSessions:
     """The recording of sessions that follow one another when a client or a server reconnects.
 
@@ -269,12 +268,10 @@ class SuccessiveSessions:
         RecordingError: The file exists and is not empty, and `RecordOptions.overwrite` is not set.
     """
 
-    record: RecordTarget | None
-    _shared: SharedRecording | None
-
     def __init__(self, record: RecordTarget | None, *, may_reconnect: bool = True) -> None:
         check_record_target(record)
-        self.record, self._shared = record, None
+        self.record = record
+        self._shared: SharedRecording | None = None
         if record is not None and may_reconnect and not holds_many_sessions(record):
             self.record = self._shared = SharedRecording(options_of(record))
 

@@ -343,7 +343,7 @@ class PolicyRun:
 
     Attributes:
         policy: The policy.
-        finished: Called with the paths of the files of each recording that is complete.
+        on_finished: Called with the paths of the files of each recording that is complete.
         is_paused: Whether no recording begins, because the disk is full.
         headers: The names of HTTP headers for which sessions are kept, with the value or "".
         current_headers: The headers of the HTTP request whose message is being received.
@@ -354,7 +354,7 @@ class PolicyRun:
         "mcp_trio_request_headers", default=None
     )
 
-    finished: Callable[[Sequence[str]], object] = attrs.field(default=lambda _: None)
+    on_finished: Callable[[Sequence[str]], object] = attrs.field(default=lambda _: None, init=False)
     is_paused: bool = attrs.field(default=False, init=False)
     _options: RecordOptions = attrs.field(init=False)
     headers: Mapping[str, str] = attrs.field(init=False)
@@ -586,7 +586,7 @@ class PolicyRecorder(Recorder):
             or policy.status.held_bytes > policy.held_bytes_total_max
         )
         if self.reasons or is_over:
-            self._write_held(is_last=is_over)
+            self._write_held(is_last_attempt=is_over)
 
     def keep(self, why: str) -> None:
         """Keep the recording, for a reason that a handler gives."""
@@ -609,15 +609,15 @@ class PolicyRecorder(Recorder):
         for call in self._calls.add(record):
             self.reasons.update(self._run.reasons_at_call(call))
 
-    def _write_held(self, *, is_last: bool = True) -> None:
+    def _write_held(self, *, is_last_attempt: bool = True) -> None:
         """Redact the held records, create the file and write them.
 
         If the file cannot be created, the records are held for another attempt, unless this is the
-        last one.
+        last attempt.
         """
         status = self._run.policy.status
         now, retry_seconds = self._write_clock(), self.limits.recording.retry_seconds
-        if not is_last and now - self._tried_at < retry_seconds:
+        if not is_last_attempt and now - self._tried_at < retry_seconds:
             return
         self._tried_at = now
         opening = self._opening
@@ -633,7 +633,7 @@ class PolicyRecorder(Recorder):
             sink = self._open_sink()
         except RecordingError as error:
             status.report(str(error))
-            if is_last:
+            if is_last_attempt:
                 self._give_up(str(error))
             return
         self._release()
@@ -713,7 +713,7 @@ class PolicyRecorder(Recorder):
         status.kept += 1
         status.reasons.update(self.reasons.keys())
         status.masked.update(masked)
-        self._run.finished([form for each in self._files() for form in each[:1]])
+        self._run.on_finished([form for each in self._files() for form in each[:1]])
 
     def _files(self) -> list[list[str]]:
         """Return the paths of the recording's files, which may be compressed by now.

@@ -142,12 +142,12 @@ class UnrecordedRequest(msgspec.Struct, frozen=True):
 class RequestMatcher:
     """Finds the recorded message that is the same as a live one; each is found once, in order.
 
-    The methods take the user of the live message: only messages of the same user are found. None
-    means that the mock does not tell users apart.
+    Only requests of `users` are found; None stands for all users. The methods take the user of the
+    live message: only messages of the same user are found. None means that the mock does not tell
+    users apart.
     """
 
     def __init__(self, recorded: Conversation, users: Collection[str] | None) -> None:
-        """Find the messages of these users; with None those of all."""
         self._requests = [
             each
             for each in recorded.of("client", "request")
@@ -374,6 +374,10 @@ def mocked_protocol_versions(recorded: Conversation) -> Sequence[str]:
 class MockSession:
     """A session of a mock server with one client.
 
+    With `is_paced` the mock waits as long as the recorded server before each message. With
+    `repeats` a recorded request can be answered again once it is answered. With `users` only their
+    requests are answered: a message comes from `user`, or else from its sender.
+
     Attributes:
         unrecorded: The requests without a recorded response.
         negotiated: An event that is set when the handshake has been answered.
@@ -391,12 +395,6 @@ class MockSession:
         users: Collection[str] | None,
         user: str | None,
     ) -> None:
-        """Make a session that nothing runs yet.
-
-        With `is_paced` the mock waits as long as the recorded server before each message. With
-        `repeats` a recorded request can be answered again once it is answered. With `users` only
-        their requests are answered: a message comes from `user`, or else from its sender.
-        """
         self.unrecorded: list[UnrecordedRequest] = []
         self.matcher = RequestMatcher(recorded, users)
         self._distinguishes_senders = users is not None and user is None

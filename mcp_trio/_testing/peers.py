@@ -17,7 +17,7 @@ from mcp_trio._protocol.versions import OLDEST
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import METHOD_NOT_FOUND
 
-HANDSHAKE_ID: Final = "handshake"
+_HANDSHAKE_ID: Final = "handshake"
 
 # The form of the consent page of an `AuthorizationServer`: its URL, and the id of the request.
 _FORM: Final = re.compile(r'<form method="post" action="([^"]*)"><input[^>]* value="([^"]*)">')
@@ -151,7 +151,7 @@ class WirePeer:
             "capabilities": capabilities or {},
             "clientInfo": {"name": "wire peer", "version": "0"},
         }
-        await self.send_request(INITIALIZE, params, id=HANDSHAKE_ID)
+        await self.send_request(INITIALIZE, params, id=_HANDSHAKE_ID)
         response = await self.receive()
         await self.send_notification(INITIALIZED)
         return response

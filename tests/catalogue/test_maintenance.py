@@ -250,7 +250,7 @@ async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(maintenance.run)
         await trio.sleep(10)
-        maintenance.finished([str(tmp_path / "one")])
+        maintenance.add_finished([str(tmp_path / "one")])
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     await maintenance.end()
