@@ -88,8 +88,9 @@ class Recorder:
     # Python finds the attributes of an object with more than 30 of them faster in slots.
     __slots__ = (
         *("_begin_ns", "_buffer", "_buffered_bytes", "_channels", "_clock", "_counts", "_encoder"),
-        *("_failed_at", "_lifespans", "_lost", "_lost_before", "_mode", "_observe", "_open"),
-        *("_opening", "_reason", "_redactor", "_segments", "_sink", "_slow_seconds", "_step"),
+        *("_failed_at", "_lifespans", "_lost", "_lost_before", "_mode", "_observe"),
+        *("_open_count", "_opening", "_reason", "_redactor", "_segments", "_sink"),
+        *("_slow_seconds", "_step"),
         *("_steps", "_steps_begin_ns", "_steps_channel", "_steps_end_ns", "_thread"),
         *("_unwritten_bytes", "_unwritten_bytes_max", "_unwritten_opening", "_write_clock"),
         *("limits", "path", "seed", "sessions", "__weakref__"),
@@ -129,7 +130,8 @@ class Recorder:
         self._reason = ""
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
-        self.sessions = self._lifespans = self._channels = self._open = 0
+        self.sessions = self._lifespans = self._channels = 0
+        self._open_count = 0  # of sessions and lifespans that began by a mark
         self._counts: dict[str, int] = {}
         self._unwritten_bytes = 0
         self._unwritten_bytes_max = limits.recording.unwritten_bytes_max
@@ -220,7 +222,7 @@ class Recorder:
     def _begin_channel(self, name: str, value: Any, *, has_channel: bool) -> int:
         self._channels += has_channel
         channel = self._channels if has_channel else 0
-        self._open += 1
+        self._open_count += 1
         self._mark(name, value, channel=channel)
         return channel
 
@@ -229,7 +231,7 @@ class Recorder:
         if not self.sessions:
             self.close(counts)
         elif self._mode is not _Mode.CLOSED:
-            self._open -= 1
+            self._open_count -= 1
             if not channel:
                 self._counts |= counts
             self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
@@ -249,7 +251,7 @@ class Recorder:
 
     def end_lifespan(self) -> None:
         """Note that a lifespan has ended, after its last record."""
-        self._open -= 1
+        self._open_count -= 1
 
     def _mark(self, name: str, value: Any, *, channel: int) -> None:
         self.record("mark", encode_body(MarkBody(name=name, value=value)), channel=channel)
@@ -380,7 +382,7 @@ class Recorder:
             self._resume()
         if self._mode is _Mode.THREADED:
             self._append_gap(count=self._lost)
-        if self._mode is not _Mode.PAUSED and not self._open:
+        if self._mode is not _Mode.PAUSED and not self._open_count:
             self._append("end", EndBody(counts=counts | self._counts))
         lines, records = self._take_buffered()
         thread, self._thread = self._thread, None

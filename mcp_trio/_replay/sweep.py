@@ -313,9 +313,12 @@ class _Sweep:
 
         The first level has only the recorded order, which `run` has run already.
         """
-        first = len(self.results) if orders[0] != RecordedOrder() else 0
-        numbered = [(order, first + offset) for offset, order in enumerate(orders)]
-        self.results += self.run_all(numbered if first else numbered[1:])
+        if [*orders] == [RecordedOrder()]:
+            return [self.results[0].decisions]
+        first = len(self.results)
+        self.results += self.run_all(
+            [(order, first + offset) for offset, order in enumerate(orders)]
+        )
         return [result.decisions for result in self.results[first:]]
 
     def _run_first(self, order: Order) -> None:
