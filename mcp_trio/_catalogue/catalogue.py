@@ -127,7 +127,7 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long it lasted.
         session: The id of the session.
         server: The name of the recorded server or client.
-        version: The version of that.
+        version: The version of that server or client.
         role: "server" or "client", or that of a proxy.
         transport: The name of the transport.
         client: The name of the session's client.

@@ -52,8 +52,8 @@ _READ_BYTES: Final = 256 * 1024
 _PART_BYTES: Final = 5 * MIB
 _PARTS_AT_ONCE: Final = 2
 
-# One file may be at fault for one failure. After so many in a row it is the store, and the pass
-# ends.
+# A single failure may be due to its file. After so many in a row the store counts as unavailable,
+# and the pass ends.
 _FAILURES_MAX: Final = 3
 
 # The list is written anew when it has many more names than the folder.
@@ -459,14 +459,14 @@ def _names(folder: Path) -> set[str]:
 
 
 def _stored_name(path: Path, *, compress: bool) -> str:
-    """Return the name of a file in the store, which is that of the file when it is compressed."""
+    """Return the name of a file in the store, where it may be compressed."""
     if not compress or path.name.endswith(COMPRESSED_SUFFIX) or is_encrypted(path):
         return path.name
     return path.name + COMPRESSED_SUFFIX
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file, or that by which the background task has just replaced it."""
+    """Open a file; if the background task has just compressed it, open the compressed one."""
     try:
         return path.open("rb")
     except FileNotFoundError:

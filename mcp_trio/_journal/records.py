@@ -59,6 +59,7 @@ DENIED_MARK: Final = "access denied"
 # A member of the envelope of `cxl`: the time limit of the cancelled effect, in microseconds. It is
 # there if the limit was the cause, that is if the deadline had expired when the effect ended.
 EXPIRED_LIMIT: Final = "limit_us"
+
 # The lane of a server's lifespan, the marks about it, and the name of the effect for which it waits
 # while the server serves its sessions.
 LIFESPAN_LANE: Final = "lifespan"
@@ -142,8 +143,7 @@ class Record(
 
 
 LISTED_KINDS: Final = ("tools", "prompts", "resources", "templates")
-"""The kinds of what a server lists, in `OpenBody.listed`."""
-
+"""The keys of `OpenBody.listed`."""
 
 TICK_CLOCK: Final = "tick"
 """`OpenBody.clock` of a `TickClock`, which stands still within a turn of the event loop."""

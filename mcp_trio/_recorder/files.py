@@ -54,7 +54,7 @@ def segment_of(path: str) -> tuple[str, int]:
 
 
 def other_form(path: str) -> str:
-    """Return the name that a file has after it was compressed; of a compressed one, before."""
+    """Return the name of the same file in its other form: compressed, or not compressed."""
     bare = path.removesuffix(COMPRESSED_SUFFIX)
     return path + COMPRESSED_SUFFIX if bare == path else bare
 
@@ -62,8 +62,8 @@ def other_form(path: str) -> str:
 def later_names(path: str) -> list[str]:
     """Return the existing files that are named like later segments of `path`, in order.
 
-    Some may be compressed and others not, as while a session goes on. If both files of a segment
-    exist, because the compression was interrupted, the one is returned that has the form of `path`.
+    Some may be compressed and others not, as while a session goes on. If both forms of a segment
+    exist, because its compression was interrupted, the result has the form that `path` has.
     """
     stem, suffix = _split(path)
     beginning, bare = Path(stem).name + ".", suffix.removesuffix(COMPRESSED_SUFFIX)

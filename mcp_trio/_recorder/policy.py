@@ -6,9 +6,9 @@ session appears. Then the held records are redacted and written, before the byte
 and the recording goes on in its file like any other. A session without a reason is forgotten when
 it ends.
 
-Memory is bounded. A session that holds more than `held_bytes_max`, or is the one with which all
-together hold more than `held_bytes_total_max`, is written to its file without a reason, and the
-file is removed when the session ends without one.
+Memory is bounded. When a session holds more than `held_bytes_max`, or all sessions together hold
+more than `held_bytes_total_max`, the session is written to its file without a reason. The file is
+removed if the session ends without one.
 
 A session that cannot be recorded, because its file cannot be created or redaction fails, goes on
 and is counted in `RecordStatus`. A session never waits or fails because of the policy.
@@ -66,8 +66,8 @@ KEEP_REASON: Final = "keep"  # a handler has called `ctx.keep`, with a reason of
 
 # The errors that are reasons of their own.
 _NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
-# The outcomes that are no reasons. One client could fill the disk with sessions in which it has to
-# wait.
+# The outcomes that are no reasons. A rate limit is none, because one client could fill the disk with
+# sessions in which it has to wait.
 _NO_REASONS: Final = NO_ERROR_KINDS | {"limited"}
 
 _PERCENT: Final = 100
@@ -82,7 +82,7 @@ _NAMES_MAX: Final = 1000
 _STATELESS_BYTES_MAX: Final = 256 * 1024
 _STATELESS_SECONDS_MAX: Final = 10
 
-# What a held record takes in memory, besides its body and what it takes in a file.
+# The bytes that a held record takes in memory, besides those that `Recorder` counts for it.
 _HELD_RECORD_BYTES: Final = 200
 
 SharesByName: TypeAlias = Mapping[str, float] | Collection[str]
@@ -96,7 +96,7 @@ def _check_share(_: object, attribute: "attrs.Attribute[Any]", value: float) -> 
 
 
 def _shares_by_name(value: SharesByName) -> Mapping[str, float]:
-    """Return shares by name; a name without a share has all."""
+    """Return the shares by name; that of a name in a collection is 1."""
     if isinstance(value, str):
         text = "tools= and principals= take collections of names, not one text"
         raise TypeError(f"{text}: write {[value]!r}")

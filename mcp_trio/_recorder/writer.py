@@ -2,7 +2,7 @@
 
 `Recorder.record` only buffers. `Recorder.flush` writes the buffered records with one call of the
 sink, in the caller's task, before the bytes that they explain reach the peer. That holds in DIRECT
-mode. In the other modes the file itself says in `gap` records what is missing:
+mode. In the other modes, `gap` records in the file mark what is missing:
 
 - A write fails: PAUSED. Records are counted and dropped. Every `limits.recording.retry_seconds`
   `flush` tries again: it writes a `gap` with the reason and a `gap` with the count of lost records.

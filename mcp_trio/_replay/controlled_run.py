@@ -244,11 +244,12 @@ class SilentChannel:
 
 
 class _SetupFailed(Exception):  # noqa: N818  its cause is the error
-    """Carries, as its cause, the error of a server or a lifespan because of which no run began."""
+    """A server or a lifespan could not be set up for the run; the cause is its error."""
 
 
 @contextmanager
 def _marking_setup_errors() -> Generator[None]:
+    """Raise `_SetupFailed` from an error of the block."""
     try:
         yield
     except Exception as error:

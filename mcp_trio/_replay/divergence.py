@@ -337,7 +337,7 @@ def divergence_error(*divergences: Divergence) -> ReplayDivergence:
         return first
     alike: dict[object, list[int]] = {}
     for index, divergence in enumerate(divergences):
-        alike.setdefault(_way_of_differing(divergence), []).append(index)
+        alike.setdefault(_group_key(divergence), []).append(index)
     paragraphs: list[str] = []
     for shown, *others in alike.values():
         rows: list[tuple[str, str]] = []
@@ -427,9 +427,9 @@ def _origin(divergence: Divergence, earlier: Sequence[Divergence]) -> tuple[int,
 
     One of another request that differs in the same way has the same cause, and does not follow.
     """
-    lane, way = divergence.acting_lane, _way_of_differing(divergence)
+    lane, key = divergence.acting_lane, _group_key(divergence)
     for index, each in enumerate(earlier):
-        if _way_of_differing(each) == way:
+        if _group_key(each) == key:
             return _origin(each, earlier[:index])
     for each in reversed(earlier):
         other = each.acting_lane
@@ -447,7 +447,7 @@ def _origin(divergence: Divergence, earlier: Sequence[Divergence]) -> tuple[int,
     return None
 
 
-def _way_of_differing(divergence: Divergence) -> object:
+def _group_key(divergence: Divergence) -> object:
     """Return a value that is equal for divergences of requests that differ in the same way."""
     lane, operation = divergence.acting_lane, divergence.operation
     call = "" if lane is None else call_text(request_data(divergence.trace.journal, lane[1]))

@@ -341,8 +341,8 @@ def received_data(record: Record) -> bytes | Oversized:
 
 # Loading ------------------------------------------------------------------------------------------
 
-# Damage by which the recording is not what was recorded. A line that was cut off at the end is
-# none, nor are records of a later version.
+# The kinds of damage after which the records may not be those of the session. A last line that was
+# cut off is none of them, nor is a record of a later version of the format.
 _DAMAGING: Final = frozenset({"damaged", "digest", "numbering"})
 
 
