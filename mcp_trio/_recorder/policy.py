@@ -66,7 +66,7 @@ KEEP_REASON: Final = "keep"  # a handler has called `ctx.keep`, with a reason of
 
 # The errors that are reasons of their own.
 _NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
-# The outcomes that are no reasons. A rate limit is none, because one client could fill the disk with
+# The outcomes that are no reasons. A rate limit is none: one client could fill the disk with
 # sessions in which it has to wait.
 _NO_REASONS: Final = NO_ERROR_KINDS | {"limited"}
 
