@@ -98,6 +98,11 @@ def check_stop(trace: Trace, stop: Stop) -> None:
     # turn, so the replay cannot stop there.
     endings = {journal[index].number for index in trace.session_ends.values()}
     later = [each for each in journal if each.number >= number and each.number not in endings]
+    if not later:
+        raise RecordingError(
+            f"record {number} takes no part in a replay, nor does a later one: stop at an earlier"
+            " record"
+        )
     if later[0].number != number:
         raise RecordingError(
             f"record {number} takes no part in a replay: stop at record {later[0].number} instead"

@@ -1,6 +1,7 @@
 """Replays that stop at a record: the position, and the reported state."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from mcp_trio._replay.stops import Stop
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
+from mcp_trio.recording import SharedRecording
+from mcp_trio.testing import WirePeer
+from mcp_trio.transports import memory_pair
 from tests.replay.conversations import call
 
 pytestmark = pytest.mark.usefixtures("measured_processes")
@@ -235,6 +239,23 @@ def test_a_divergence_before_the_record_is_reported(path, number):
 def test_a_number_that_is_not_replayed_is_rejected(path, place, text):
     with pytest.raises(RecordingError, match=text):
         run_replay(path, make_server(), stop=Stop(place, pytest.fail))
+
+
+async def test_the_mark_that_ends_a_session_and_a_cut_file_is_rejected(world, tmp_path):
+    ours, theirs = memory_pair()
+    peer = WirePeer(theirs)
+    with SharedRecording(tmp_path / "shared.mcprec.jsonl") as shared:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(make_server().serve, ours, record=shared))
+            await peer.handshake()
+            await peer.aclose()
+    path = world.rewrite(shared.options.path, tmp_path / "cut.mcprec.jsonl", lambda rows: rows[:-1])
+    last = world.records(path)[-1]
+    assert last["f"]["name"] == "ended"
+    replay_to_stop = partial(run_replay, path, make_server(), stop=Stop(last["n"], pytest.fail))
+    text = f"record {last['n']} takes no part in a replay, nor does a later one"
+    with pytest.raises(RecordingError, match=text):
+        await trio.to_thread.run_sync(replay_to_stop)
 
 
 def reject_debugger(path, place):
