@@ -147,19 +147,11 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     left_role, right_role = role_of(a), role_of(b)
     if left_role == right_role:
         random_records = _random_records(a)
-
-        def is_random(difference: Difference) -> bool:
-            if difference.left in random_records:
-                return True
-            is_of_message = difference.kind in _OPPOSITE
-            values = difference.left_value, difference.right_value
-            are_texts = all(isinstance(value, str) for value in values)
-            return is_of_message and are_texts and difference.path.endswith(_RANDOM_MEMBERS)
-
         return [
             difference
             for difference in _differences(_by_lane(a), _by_lane(b))
-            if difference.what != "changed" or not is_random(difference)
+            if difference.what != "changed"
+            or not (difference.left in random_records or _is_in_random_member(difference))
         ]
     # A client has received what its peer has sent, so the directions are swapped.
     are_opposite = (left_role == "client") is not (right_role == "client")
@@ -195,6 +187,13 @@ def _random_records(records: Iterable[Record]) -> Collection[int]:
         if is_outcome or (record.kind == "mark" and _name(record) == SUSPENDED_MARK):
             random_records.add(record.number)
     return random_records
+
+
+def _is_in_random_member(difference: Difference) -> bool:
+    """Return whether two texts differ that a server chose at random in a message."""
+    is_in_member = difference.kind in _OPPOSITE and difference.path.endswith(_RANDOM_MEMBERS)
+    values = difference.left_value, difference.right_value
+    return is_in_member and all(isinstance(value, str) for value in values)
 
 
 def _name(record: Record) -> str:
