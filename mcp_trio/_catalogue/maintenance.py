@@ -28,12 +28,11 @@ from mcp_trio._catalogue.catalogue import (
     names_in_folder,
 )
 from mcp_trio._catalogue.uploads import (
-    PART,
     FolderUpload,
     compressed_chunks,
     locked,
-    new_file,
     uploaded_recordings,
+    write_private,
 )
 from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
@@ -309,16 +308,13 @@ def _compress(folder: Path, name: str) -> str:
     if name.endswith(COMPRESSED_SUFFIX):
         return name
     compressed_name = name + COMPRESSED_SUFFIX
-    path, target = folder / name, folder / compressed_name
+    path = folder / name
     found = path.stat()
-    part = target.with_name(target.name + PART)
-    try:
-        with path.open("rb") as source, new_file(part) as compressed:
-            compressed.writelines(compressed_chunks(source, found.st_size))
-        os.utime(part, ns=(found.st_atime_ns, found.st_mtime_ns))
-        part.replace(target)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    with path.open("rb") as source:
+        write_private(
+            folder / compressed_name,
+            compressed_chunks(source, found.st_size),
+            times_ns=(found.st_atime_ns, found.st_mtime_ns),
+        )
     path.unlink()
     return compressed_name

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _LOCK: Final = ".upload.lock"
-PART: Final = ".part"
-"""The end of the name of a file that is not complete yet."""
+# The end of the name of a file that is not complete yet.
+_PART: Final = ".part"
 
 _FILE_URL: Final = "file:"
 _LEVEL: Final = 9
@@ -160,7 +160,7 @@ class _UploadedList:
     def keep_only(self, names: Collection[str]) -> None:
         """Remove all files but these from the list."""
         self._changed = {name: self._changed[name] for name in self._changed if name in names}
-        _write_private(self._path, map(self._line, self._changed))
+        write_private(self._path, map(self._line, self._changed))
 
     def _line(self, name: str) -> bytes:
         return msgspec.json.encode((name, self._changed[name])) + b"\n"
@@ -285,7 +285,7 @@ class FolderUpload:
                 yield chunk
 
         if self._local is not None:  # obstore would create the file with the mode of the umask.
-            _write_private(self._local / name, chunks())
+            write_private(self._local / name, chunks())
             self.on_uploaded(sent)
             return
         data = chunks() if size > _PART_BYTES else b"".join(chunks())
@@ -352,7 +352,7 @@ def copy_to_folder(recordings: Iterable[Path], folder: Path) -> tuple[int, int, 
                 target, size = folder / file.name, file.stat().st_size
                 if not target.exists():
                     with file.open("rb") as opened:
-                        _write_private(target, _read(opened))
+                        write_private(target, _read(opened))
                     copied += 1
                 elif target.stat().st_size == size:
                     present += 1
@@ -414,7 +414,7 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
                     break
                 present += 1
                 continue
-            _write_private(target, map(bytes, obstore.get(store, name)))
+            write_private(target, map(bytes, obstore.get(store, name)))
             copied += 1
     except Exception as error:  # obstore has an exception of its own for each kind of failure
         raise RecordingError(
@@ -438,17 +438,20 @@ def locked(path: Path) -> Generator[bool]:
         os.close(descriptor)
 
 
-def new_file(path: Path) -> IO[bytes]:
-    """Create a file for its owner only, or empty one that is there, and open it."""
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
+def write_private(
+    target: Path, chunks: Iterable[bytes], *, times_ns: tuple[int, int] | None = None
+) -> None:
+    """Write a file that only its owner can read; it is complete when it gets its name.
 
-
-def _write_private(target: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file that only its owner can read; it is complete when it gets its name."""
-    part = target.with_name(target.name + PART)
+    `times_ns` are its times of the last access and change, in nanoseconds; by default now.
+    """
+    part = target.with_name(target.name + _PART)
     try:
-        with new_file(part) as file:
+        descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.writelines(chunks)
+        if times_ns is not None:
+            os.utime(part, ns=times_ns)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
