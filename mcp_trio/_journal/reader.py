@@ -11,7 +11,7 @@ The `open` record of a later segment is checked like every line, but not returne
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -76,9 +76,10 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
     """
     has_begun, is_in_gap, digest = False, False, RunningDigest()
     next_number: int | None = 0
-    lines_and_end: Iterator[bytes | None] = chain(lines, (None,))
-    for line_number, (read, following) in enumerate(pairwise(lines_and_end), 1):
-        line, is_last = read or b"", following is None
+    lines_and_end: Iterator[Any] = chain(lines, (None,))
+    line: bytes
+    for line_number, (line, following) in enumerate(pairwise(lines_and_end), 1):
+        is_last = following is None
         record = None if is_last and not line.endswith(b"\n") else _decode(line)
         if not has_begun:
             _check_opening(record)
