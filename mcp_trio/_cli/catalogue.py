@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from mcp_trio._cli.options import STDIN, files_of
+from mcp_trio._cli.options import STDIN, files_of, write_report
 from mcp_trio._cli.output import (
     Column,
     Line,
@@ -230,10 +230,7 @@ def stats_command(
         found = statistics(catalogue, query)
     if page_file is not None:
         title = f"Recordings in {folder}" + (f": {query}" if query else "")
-        try:
-            Path(page_file).write_text(html_page(found, title), encoding="utf-8")
-        except OSError as error:
-            raise click.UsageError(f"cannot write {page_file}: {error.strerror}") from error
+        write_report(page_file, html_page(found, title))
         return
     if as_json:
         echo_json(msgspec.json.encode(found))

@@ -326,6 +326,18 @@ def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
         raise click.UsageError(f"{output} exists: name another file, or add --overwrite")
 
 
+def write_report(file: str, text: str) -> None:
+    """Write a text to a file, in place of what is there.
+
+    Raises:
+        click.UsageError: The file cannot be written.
+    """
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
 # Where a command listens, and which clients it accepts.
 
 UNUSABLE_STATUS: Final = 2
@@ -465,14 +477,21 @@ def _check_hosts(
 
 
 def _token(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Parse a token. Errors do not repeat it."""
+    return None if text is None else parse_token(text, "the token")
+
+
+def parse_token(text: str, name: str) -> str:
+    """Return a token, with variables of the environment replaced.
+
+    Raises:
+        click.BadParameter: It is no token, or a variable is not set. The text has `name`, but not
+            the token.
+    """
     from mcp_trio._client.config import expanded
     from mcp_trio._protocol.websocket import checked_token
 
-    if text is None:
-        return None
     try:
-        return checked_token(expanded(text, "the token", os.environ))
+        return checked_token(expanded(text, name, os.environ))
     except (ValueError, LookupError) as error:
         raise click.BadParameter(str(error)) from None
 

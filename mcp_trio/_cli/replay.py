@@ -35,11 +35,13 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     load_server,
+    parse_token,
     read_key,
     recordings_on_stdin,
     serving_options,
     target_errors,
     with_header_hint,
+    write_report,
 )
 from mcp_trio._cli.output import (
     Column,
@@ -252,7 +254,7 @@ def replay_command(
                 "--where, -, --jobs, --junit and --markdown take no other options than each other,"
                 " --mode and --json"
             )
-        status = _replay_in_parallel(
+        status = _replay_and_sum_up(
             files,
             target,
             where,
@@ -274,7 +276,9 @@ def replay_command(
                 "--all, --until and --break need a TARGET whose handlers run in this process, and"
                 " no --inputs; a live server is always compared to the end"
             )
-        report = _replay_live(context, file, target, allow_damaged=allow_damaged, **options)
+        report = _replay_to_live_server(
+            context, file, target, allow_damaged=allow_damaged, **options
+        )
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
     if target is None:
@@ -289,17 +293,7 @@ def replay_command(
             raise click.UsageError(
                 "--schedule takes one FILE, and no --repeat, --all, --until or --break"
             )
-        from mcp_trio._replay.schedules import decode_schedule
-
-        with errors_naming(schedule.name):
-            decoded = decode_schedule(schedule.read())
-        sweep_report = _sweep(file, target, schedule=decoded)
-        if as_json:
-            echo_json(msgspec.json.encode(sweep_report))
-        else:
-            texts = [difference.text for difference in sweep_report.differences]
-            echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
-        context.exit(0 if sweep_report.is_clean else 1)
+        context.exit(_replay_schedule(file, target, schedule, as_json=as_json))
     if (stops_at_record or as_json) and not is_single_replay:
         raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
     has_both_stops = until is not None and break_at is not None
@@ -333,6 +327,24 @@ def replay_command(
         )
         return
 
+    status = _replay_one(
+        file,
+        target,
+        as_json=as_json,
+        mode=mode,
+        key=secret,
+        allow_damaged=allow_damaged,
+        all_divergences=all_divergences,
+    )
+    context.exit(status)
+
+
+def _replay_one(file: str, target: str, *, as_json: bool, **options: Any) -> int:
+    """Replay one recording, and print the report; return the exit status.
+
+    Raises:
+        ReplayDivergence: The replay differs, and the difference is not printed as JSON.
+    """
     from mcp_trio._replay.replay import replay
 
     try:
@@ -340,23 +352,32 @@ def replay_command(
             server = _load_noting_imports(target)
             start = time.perf_counter()
             with busy_bar("replaying"):
-                replayed = replay(
-                    file,
-                    server,
-                    mode=mode,
-                    key=secret,
-                    allow_damaged=allow_damaged,
-                    all_divergences=all_divergences,
-                )
+                report = replay(file, server, **options)
     except ReplayDivergence as divergence:
         if not as_json:
             raise
         for each in (divergence, *divergence.later):
             members = {name: getattr(each, name) for name in _DIVERGENCE_MEMBERS}
             echo_json(msgspec.json.encode(members))
-        context.exit(1)
+        return 1
     if not as_json:
-        echo_text(replay_summary(replayed, time.perf_counter() - start))
+        echo_text(replay_summary(report, time.perf_counter() - start))
+    return 0
+
+
+def _replay_schedule(file: str, target: str, schedule: BinaryIO, *, as_json: bool) -> int:
+    """Run a schedule of a sweep, and print its differences; return the exit status."""
+    from mcp_trio._replay.schedules import decode_schedule
+
+    with errors_naming(schedule.name):
+        decoded = decode_schedule(schedule.read())
+    report = _sweep(file, target, schedule=decoded)
+    if as_json:
+        echo_json(msgspec.json.encode(report))
+    else:
+        texts = [difference.text for difference in report.differences]
+        echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
+    return 0 if report.is_clean else 1
 
 
 def _load_noting_imports(target: str) -> "Server":
@@ -495,7 +516,7 @@ _FILES_OF_CAUSE_MAX: Final = 5
 _RECORDING_MEMBERS: Final = ("file", "status", "seconds", "requests", "text", "cause")
 
 
-def _replay_in_parallel(
+def _replay_and_sum_up(
     files: Sequence[str],
     target: str,
     query: str | None,
@@ -557,12 +578,12 @@ def _replay_in_parallel(
         summary += f"; the others have {number}"
 
     if junit is not None:
-        _write_report(junit, _junit(outcomes))
+        write_report(junit, _junit(outcomes))
     if markdown is not None:
         of = f"of `{', '.join(files)}`" if STDIN not in files else "of recordings"
         where = f" (`{query}`)" if query else ""
         heading = f"### Replay {of}{where}\n\n{summary}.\n"
-        _write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
+        write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
     if as_json:
         for each in outcomes:
             members = {name: getattr(each, name) for name in _RECORDING_MEMBERS}
@@ -580,13 +601,6 @@ def _replay_in_parallel(
     if lines:
         print_table((Column("recordings", "right"), Column("status"), Column("cause")), lines)
     return 1 if causes else 0
-
-
-def _write_report(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _junit(outcomes: "Sequence[ReplayOutcome]") -> str:
@@ -640,7 +654,7 @@ def _markdown_lines(causes: "Sequence[tuple[str, Sequence[ReplayOutcome]]]") -> 
 # A live server, for `replay` and for `mock --as client`.
 
 
-def _replay_live(
+def _replay_to_live_server(
     context: click.Context,
     file: str,
     target: str | None,
@@ -739,9 +753,6 @@ def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
 
 def _users(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, Any]:
     """Return the argument `user` or `tokens` of `mock_server`. Errors do not repeat a token."""
-    from mcp_trio._client.config import expanded
-    from mcp_trio._protocol.websocket import checked_token
-
     tokens: dict[str, str] = {}
     for text in texts:
         name, equals, token = text.partition("=")
@@ -749,10 +760,7 @@ def _users(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Map
             if len(texts) > 1:
                 raise click.BadParameter("several users need tokens: NAME=TOKEN")
             return {"user": name}
-        try:
-            token = checked_token(expanded(token, f"the token of {name}", os.environ))
-        except (ValueError, LookupError) as error:
-            raise click.BadParameter(str(error)) from None
+        token = parse_token(token, f"the token of {name}")
         if token in tokens:
             raise click.BadParameter(f"{tokens[token]} and {name} have the same token")
         tokens[token] = name
@@ -844,7 +852,7 @@ def mock_command(
             if is_given(value):
                 raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
         # Any readable recording will do: only the number of responses is reported.
-        report = _replay_live(
+        report = _replay_to_live_server(
             context,
             file,
             target,
