@@ -268,9 +268,11 @@ class Replay:
         if mode == "inputs":
             if repeat:
                 raise AssertionError('repeat is not for mode="inputs"')
-            return _replay_live(file, server, self._paths.ignore, allow_damaged=allow_damaged)
+            return _replay_live_or_fail(
+                file, server, self._paths.ignore, allow_damaged=allow_damaged
+            )
         target = self._target(server) if isinstance(server, str) else server
-        report = _replay(
+        report = _replay_or_fail(
             file, target, mode, allow_damaged=allow_damaged, all_divergences=all_divergences
         )
         if repeat:
@@ -458,7 +460,7 @@ class RecordedClient:
                 return True
             return False
         if self._server is not None:
-            _replay(self._path, self._server, "strict")
+            _replay_or_fail(self._path, self._server, "strict")
         return False
 
 
@@ -480,7 +482,7 @@ class _RecordingServer:
 # Failing the test.
 
 
-def _replay(
+def _replay_or_fail(
     path: Path,
     server: "Server | str",
     mode: Literal["strict", "outbound"],
@@ -559,7 +561,7 @@ def _replay_repeatedly(
         )
 
 
-def _replay_live(
+def _replay_live_or_fail(
     path: Path, target: "Target", ignore: Sequence[str], *, allow_damaged: bool = False
 ) -> "InputsReport":
     __tracebackhide__ = True

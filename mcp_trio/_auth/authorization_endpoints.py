@@ -400,7 +400,7 @@ class Endpoints:
                 return await self._redirect_with_code(client, auth_request, incoming.now)
         elif not isinstance(self.server.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._consent_page(client, auth_request, incoming)
+        return await self._ask_for_consent(client, auth_request, incoming)
 
     async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
@@ -459,7 +459,7 @@ class Endpoints:
         found = await self._get(Consent, auth_request.consent_key(), now)
         return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
 
-    async def _consent_page(
+    async def _ask_for_consent(
         self, client: OAuthClient, auth_request: AuthorizationRequest, incoming: EndpointRequest
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""

@@ -523,7 +523,7 @@ class ClientFlow:
         parts = urlsplit(self.server)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
-    def _check_url(self, url: str, name: str) -> str:
+    def _checked_url(self, url: str, name: str) -> str:
         check_url(url, name, server=self.server, trusted_hosts=self.settings.trusted_hosts)
         return url
 
@@ -570,7 +570,7 @@ class ClientFlow:
     # Discovery
 
     def _request_document(self, _now: float) -> SendRequest:
-        url = self._check_url(self._urls[0], "the URL of a metadata document")
+        url = self._checked_url(self._urls[0], "the URL of a metadata document")
         headers = {"Accept": "application/json", PROTOCOL_VERSION: self.settings.protocol_version}
         return SendRequest(method="GET", url=url, headers=headers)
 
@@ -621,7 +621,7 @@ class ClientFlow:
         if not issuers:
             raise self._error("its metadata name no authorization server")
         self._issuer = self._chosen_issuer(issuers)
-        self._urls = authorization_server_urls(self._check_url(self._issuer, "the issuer"))
+        self._urls = authorization_server_urls(self._checked_url(self._issuer, "the issuer"))
         self._reasons.clear()
         return Outcome.FOUND
 
@@ -845,7 +845,7 @@ class ClientFlow:
             document["dpop_bound_access_tokens"] = True
         return SendRequest(
             method="POST",
-            url=self._check_url(metadata.registration_endpoint, "the registration_endpoint"),
+            url=self._checked_url(metadata.registration_endpoint, "the registration_endpoint"),
             headers={"Accept": "application/json", "Content-Type": "application/json"},
             body=msgspec.json.encode(document),
         )
@@ -898,7 +898,7 @@ class ClientFlow:
     def _authorize(self, _now: float) -> Authorize:
         metadata = self._authorization_server
         assert metadata.authorization_endpoint is not None
-        endpoint = self._check_url(metadata.authorization_endpoint, "the authorization_endpoint")
+        endpoint = self._checked_url(metadata.authorization_endpoint, "the authorization_endpoint")
         check_authorization_url(endpoint)
         query = {
             "response_type": "code",
@@ -1049,7 +1049,7 @@ class ClientFlow:
         """
         if endpoint is None:
             raise self._error(f"{self._issuer} has no {name}")
-        url = self._check_url(endpoint, f"the {name}")
+        url = self._checked_url(endpoint, f"the {name}")
         method: AuthMethod | None = self._client.auth_method
         if method is None:
             method = "none" if self._client.client_secret is None else self._method_with_secret()

@@ -281,43 +281,43 @@ class Completer:
                     names = self._names("prompts")
                     return [f"{shlex.quote(name)} " for name in names if name.startswith(last)]
                 case "/prompt", [name, *given]:
-                    return self._prompt_arguments(name, given, last)
+                    return self._prompt_argument_candidates(name, given, last)
                 case "/read", []:
                     uris = [each.uri for each in self.lists.get("resources", ())]
                     found = [f"{uri} " for uri in uris if uri.startswith(last)]
                     for template in self.lists.get("templates", ()):
-                        found += self._from_template(template.uri_template, last)
+                        found += self._uri_candidates(template.uri_template, last)
                     return list(dict.fromkeys(found))
                 case tool, given:
-                    return self._tool_arguments(tool, given, last)
+                    return self._tool_argument_candidates(tool, given, last)
         return []
 
     def _names(self, kind: str) -> list[str]:
         return [item.name for item in self.lists.get(kind, ())]
 
-    def _tool_arguments(self, name: str, given: Sequence[str], last: str) -> list[str]:
+    def _tool_argument_candidates(self, name: str, given: Sequence[str], last: str) -> list[str]:
         schemas = {tool.name: tool.input_schema for tool in self.lists.get("tools", ())}
         schema: Mapping[str, Any] = schemas.get(name, {})
         properties = properties_of(schema)
-        return _argument_candidates(
+        return _candidates_for_argument(
             properties,
             given,
             last,
             lambda argument, _: _values(properties.get(argument), schema),
         )
 
-    def _prompt_arguments(self, name: str, given: Sequence[str], last: str) -> list[str]:
+    def _prompt_argument_candidates(self, name: str, given: Sequence[str], last: str) -> list[str]:
         prompts = (each for each in self.lists.get("prompts", ()) if each.name == name)
         arguments = [each.name for prompt in prompts for each in prompt.arguments or ()]
         others = dict(each.split("=", 1) for each in given if "=" in each)
-        return _argument_candidates(
+        return _candidates_for_argument(
             arguments,
             given,
             last,
             lambda argument, value: self.complete(name, argument, value, others),
         )
 
-    def _from_template(self, template: str, text: str) -> list[str]:
+    def _uri_candidates(self, template: str, text: str) -> list[str]:
         """Return URIs that begin with the text, up to the next variable of the template."""
         # Literals and variables in turn; `re.split` keeps what the group matches.
         parts: list[str] = re.split(r"\{(\w+)\}", template)
@@ -336,7 +336,7 @@ class Completer:
         return [f"{text} "] if matched == text else []
 
 
-def _argument_candidates(
+def _candidates_for_argument(
     names: Collection[str],
     given: Iterable[str],
     last: str,

@@ -66,7 +66,7 @@ def read_config(
             server and the member, but no value, since that may be secret.
     """
     where = "the configuration" if isinstance(source, Mapping) else os.fspath(source)
-    document = source if isinstance(source, Mapping) else _load(where)
+    document = source if isinstance(source, Mapping) else _read_document(where)
     values = os.environ if variables is None else variables
     servers: dict[str, ServerConfig] = {}
     group = next((group for group in _GROUPS if group in document), _GROUPS[0])
@@ -75,7 +75,7 @@ def read_config(
         raise ConfigError(f"{where}: {group}: must be an object with a member for each server")
     for name, entry in cast("Mapping[str, Any]", entries).items():
         try:
-            servers[name] = _server(entry, values)
+            servers[name] = _server_config(entry, values)
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(f"{where}: server {name!r}: {_one_line(error)}") from None
     return servers
@@ -103,7 +103,7 @@ def expanded(text: str, member: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
-def _load(where: str) -> Mapping[str, Any]:
+def _read_document(where: str) -> Mapping[str, Any]:
     try:
         text = Path(where).read_text(encoding="utf-8-sig")
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -113,7 +113,7 @@ def _load(where: str) -> Mapping[str, Any]:
         raise ConfigError(f"{where}: {_one_line(error)}") from None
 
 
-def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
+def _server_config(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if not isinstance(entry, Mapping):
         raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
@@ -128,19 +128,22 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
         raise ValueError(f"{needed}: missing")
     given = {key: entry[key] for key in _MEMBERS - {other} if entry.get(key) is not None}
     if given.get("disabled") is not True:
-        given = {key: _expanded(value, key, variables) for key, value in given.items()}
+        given = {key: _deeply_expanded(value, key, variables) for key, value in given.items()}
     return msgspec.convert(given, ServerConfig)
 
 
-def _expanded(value: object, member: str, variables: Mapping[str, str]) -> object:
+def _deeply_expanded(value: object, member: str, variables: Mapping[str, str]) -> object:
     """Return `value` with the references in it replaced, at any depth."""
     if isinstance(value, str):
         return expanded(value, member, variables)
     if isinstance(value, list):
-        return [_expanded(item, member, variables) for item in cast("list[object]", value)]
+        return [_deeply_expanded(item, member, variables) for item in cast("list[object]", value)]
     if isinstance(value, Mapping):
         members = cast("Mapping[str, object]", value)
-        return {key: _expanded(item, f"{member}.{key}", variables) for key, item in members.items()}
+        return {
+            key: _deeply_expanded(item, f"{member}.{key}", variables)
+            for key, item in members.items()
+        }
     return value
 
 
