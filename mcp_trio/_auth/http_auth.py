@@ -210,7 +210,18 @@ def _is_same_origin(request: httpx2.Request, server: str) -> bool:
     return origin_of(str(request.url)) == origin_of(server)
 
 
-class BearerAuth(httpx2.Auth):
+class _TrioAuth(httpx2.Auth):
+    """Authorization for clients that run on Trio."""
+
+    def sync_auth_flow(
+        self,
+        request: httpx2.Request,  # noqa: ARG002  httpx2's signature
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Raise RuntimeError: the flow needs Trio."""
+        raise RuntimeError("authorization needs an httpx2.AsyncClient on Trio")
+
+
+class BearerAuth(_TrioAuth):
     """Sends a token that the program has; reads it again when the server rejects it."""
 
     def __init__(self, server: str, bearer: Bearer) -> None:
@@ -235,13 +246,6 @@ class BearerAuth(httpx2.Auth):
         await _drop_body(response)
         request.headers[_AUTHORIZATION] = f"{BEARER} {renewed}"
         yield request
-
-    def sync_auth_flow(
-        self,
-        request: httpx2.Request,  # noqa: ARG002  httpx2's signature
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Raise RuntimeError: the flow needs Trio."""
-        raise RuntimeError("authorization needs an httpx2.AsyncClient on Trio")
 
 
 async def _drop_body(response: httpx2.Response) -> None:
@@ -316,7 +320,7 @@ class _SharedFlow:
     error: AuthorizationError | None = attrs.field(default=None, init=False)
 
 
-class ServerAuth(httpx2.Auth):
+class ServerAuth(_TrioAuth):
     """Gets, sends and renews the tokens for one server; made by `http_auth`."""
 
     def __init__(
@@ -352,13 +356,6 @@ class ServerAuth(httpx2.Auth):
         return f"<ServerAuth for {origin_of(self._server)}>"
 
     # Requests to the server
-
-    def sync_auth_flow(
-        self,
-        request: httpx2.Request,  # noqa: ARG002  httpx2's signature
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Raise RuntimeError: the flow needs Trio."""
-        raise RuntimeError("authorization needs an httpx2.AsyncClient on Trio")
 
     async def async_auth_flow(
         self, request: httpx2.Request
