@@ -21,7 +21,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote_plus
 
 import attrs
 import msgspec
@@ -62,6 +62,7 @@ from mcp_trio._auth.oauth_clients import (
     sha256_hex,
 )
 from mcp_trio._auth.provider_tokens import ProviderError
+from mcp_trio._auth.urls import with_query
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
 from mcp_trio._protocol.security import sha256_base64url
 
@@ -594,9 +595,8 @@ class Endpoints:
 
     def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
         """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
-        shown = {**values, **({} if state is None else {"state": state}), "iss": self.issuer}
-        separator = "&" if urlsplit(redirect_uri).query else "?"
-        return f"{redirect_uri}{separator}{urlencode(shown, quote_via=quote)}"
+        parameters = {**values, **({} if state is None else {"state": state}), "iss": self.issuer}
+        return with_query(redirect_uri, parameters)
 
     # The token endpoint.
 

@@ -47,6 +47,7 @@ from mcp_trio._auth.urls import (
     is_loopback_host,
     is_resource_of,
     origin_of,
+    with_query,
 )
 from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.errors import AuthorizationError
@@ -914,8 +915,7 @@ class ClientFlow:
             # Without it, OpenID Connect has a provider ignore `offline_access` (Core, section 11).
             if OFFLINE_ACCESS in self._scopes:
                 query["prompt"] = "consent"
-        separator = "&" if urlsplit(endpoint).query else "?"
-        return Authorize(f"{endpoint}{separator}{urlencode(query)}", self._redirect_uri)
+        return Authorize(with_query(endpoint, query), self._redirect_uri)
 
     def _take_authorization(self, event: Redirected, _now: float) -> Outcome:
         """Check the authorization response; its issuer before anything else in it is believed.

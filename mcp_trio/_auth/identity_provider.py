@@ -13,7 +13,6 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/sec
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode, urlsplit
 
 import attrs
 import msgspec
@@ -36,6 +35,7 @@ from mcp_trio._auth.provider_tokens import (
     TokenResponse,
     token_auth,
 )
+from mcp_trio._auth.urls import with_query
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import sha256_base64url
@@ -202,9 +202,7 @@ class IdentityProvider:
             "code_challenge": sha256_base64url(verifier.encode()),
             "code_challenge_method": "S256",
         }
-        endpoint = metadata.authorization_endpoint or ""
-        separator = "&" if urlsplit(endpoint).query else "?"
-        return f"{endpoint}{separator}{urlencode(parameters, quote_via=quote)}"
+        return with_query(metadata.authorization_endpoint or "", parameters)
 
     async def _add(self, kind: str, secret: str, record: Any, seconds: float) -> None:
         """Store a record under the digest of a secret, for so many seconds."""

@@ -1,4 +1,4 @@
-"""Checks of the URLs that a client gets from servers during authorization.
+"""URLs of authorization: checks of those that a client gets from servers, and their parts.
 
 A server, or its metadata, could name any URL: one of a service on the user's own computer or
 network, or one that is no web page at all. So a URL is used only if it is an http(s) URL without a
@@ -9,9 +9,9 @@ https://modelcontextprotocol.io/docs/2026-07-28/tutorials/security/security_best
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 # The characters that RFC 3986 allows in a URL.
 _URL_CHARS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
@@ -134,6 +134,12 @@ def without_user(url: str) -> str:
     """Return a URL without its user, password and fragment."""
     parts = urlsplit(url)
     return f"{origin_of(url)}{parts.path}{f'?{parts.query}' if parts.query else ''}"
+
+
+def with_query(url: str, parameters: Mapping[str, str]) -> str:
+    """Return a URL with more parameters at the end of its query."""
+    separator = "&" if urlsplit(url).query else "?"
+    return f"{url}{separator}{urlencode(parameters, quote_via=quote)}"
 
 
 def canonical_url(url: str) -> str:
