@@ -77,7 +77,11 @@ CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-beare
 OFFLINE_ACCESS: Final = "offline_access"
 S256: Final = "S256"
 
-PROTOCOL_VERSION: Final = "MCP-Protocol-Version"
+# The version of the server is not known yet.
+_HEADERS_OF_DISCOVERY: Final = {
+    "Accept": "application/json",
+    "MCP-Protocol-Version": "2026-07-28",
+}
 
 
 # These classes hold secrets, which their `repr` leaves out. Structs of msgspec show all fields.
@@ -157,7 +161,6 @@ class FlowSettings:
     provider: ClientInformation | None = None
     provider_token_endpoint: str | None = None
     subject_token_type: str = ACCESS_TOKEN
-    protocol_version: str = "2026-07-28"
     renew_before_seconds: float = 60.0
 
 
@@ -572,8 +575,7 @@ class ClientFlow:
 
     def _request_document(self, _now: float) -> SendRequest:
         url = self._checked_url(self._urls[0], "the URL of a metadata document")
-        headers = {"Accept": "application/json", PROTOCOL_VERSION: self.settings.protocol_version}
-        return SendRequest(method="GET", url=url, headers=headers)
+        return SendRequest(method="GET", url=url, headers=_HEADERS_OF_DISCOVERY)
 
     def _document(self, response: ResponseReceived, kind: Any) -> Any:
         """Return a metadata document of type `kind`, or the outcome of a response without one.

@@ -101,15 +101,12 @@ class MemoryTokenStore:
         return release
 
 
-_NO_DOCUMENT: Final = msgspec.Raw(b"null")
-
-
 @attrs.frozen(repr=False)
 class _File:
     """The content of a file, whose own name is a digest of `name`, a server or an issuer."""
 
     name: str
-    document: msgspec.Raw = _NO_DOCUMENT
+    document: msgspec.Raw
 
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

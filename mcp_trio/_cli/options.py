@@ -529,7 +529,7 @@ class ListenAttempt:
     """The start of a listener: `report_url` is called once it listens."""
 
     label: str
-    is_over: bool = False
+    is_over: bool = attrs.field(default=False, init=False)
 
     def report_url(self, url: str) -> None:
         """Print the URL to stderr; from now on, errors are not those of listening."""

@@ -51,7 +51,7 @@ from mcp_trio._cli.timeline import ARROWS, OUTCOME_COLOURS
 from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
-from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.limits import DEFAULT_LIMITS
 
 # Changes of files.
 
@@ -160,14 +160,12 @@ class Reloader:
     """Keeps the newest version of the code serving that can be imported.
 
     Attributes:
-        limits: How long a process may take to stop.
         has_tried: Set when the first version serves, or has failed.
     """
 
     job: ServeJob
     watcher: Watcher
     log: "MessageLog"
-    limits: Limits = DEFAULT_LIMITS
     has_tried: trio.Event = attrs.field(factory=trio.Event, init=False)
     _current: ServerProcess | None = attrs.field(default=None, init=False)
     _session_numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
@@ -206,7 +204,7 @@ class Reloader:
                 env=os.environ,
                 inherits_stderr=True,
                 inherits_descriptors=True,
-                limits=self.limits,
+                limits=DEFAULT_LIMITS,
             )
         )
         report: Report | None = None
@@ -237,7 +235,7 @@ class Reloader:
     async def _stop_current(self) -> None:
         if self._current is not None:
             # After exit_seconds the process exits by itself, and logs the reason of the delay.
-            await self._current.stop(seconds=self.limits.shutdown.exit_seconds + 1)
+            await self._current.stop(seconds=DEFAULT_LIMITS.shutdown.exit_seconds + 1)
             self._current = None
 
     async def _follow(self, process: ServerProcess) -> None:

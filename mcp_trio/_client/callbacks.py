@@ -28,7 +28,7 @@ from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RateLimited, RequestError, UserRejected
-from mcp_trio.limits import DEFAULT_LIMITS, Limits
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     ClientCapabilities,
     CreateMessageParams,
@@ -234,16 +234,12 @@ class ClientApplication:
     list_changed: ListChangedCallback | None
     roots: Roots | None = attrs.field(validator=_check_roots)
     sampling: SamplingCallback | None
-    sampling_tools: bool = False
-    elicitation: ElicitationCallback | None = None
-    elicitation_modes: Collection[ElicitMode] = attrs.field(
-        default=("form",), validator=_check_modes
-    )
-    elicitation_complete: ElicitationCompleteCallback | None = None
-    callback_rates: Mapping[str, Rate] = attrs.field(
-        factory=dict[str, Rate], converter=rates_by_method
-    )
-    limits: Limits = DEFAULT_LIMITS
+    sampling_tools: bool
+    elicitation: ElicitationCallback | None
+    elicitation_modes: Collection[ElicitMode] = attrs.field(validator=_check_modes)
+    elicitation_complete: ElicitationCompleteCallback | None
+    callback_rates: Mapping[str, Rate] = attrs.field(converter=rates_by_method)
+    limits: Limits
     on_notification: Callable[[str, Any], None]
     """Called with the method and params of each notification, before its callback."""
     _open_elicitations: OpenElicitations = attrs.field(init=False)
