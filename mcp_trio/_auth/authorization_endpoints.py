@@ -695,12 +695,24 @@ class Endpoints:
         now: float,
         seconds: float,
     ) -> tuple[Grant, Sequence[str]]:
-        """Mark a code or refresh token as used; return what it grants."""
-        granted = await self._granted(record.grant_id, form, now)
+        """Mark a code or refresh token as used.
+
+        Returns:
+            Its grant, and those of the grant's scopes that the request asks for.
+        """
+        grant = await self.grant(record.grant_id, now=now)
+        if grant is None:
+            raise OAuthError("invalid_grant", "the grant has ended")
+        scope_text = form.get("scope")
+        scopes = grant.scopes if scope_text is None else [*dict.fromkeys(scope_text.split(" "))]
+        if not set(scopes) <= set(grant.scopes):
+            raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
+        if "resource" in form and self._resource_in(form) != grant.resource:
+            raise OAuthError("invalid_target", "the user has allowed another resource")
         used = msgspec.structs.replace(record, is_used=True)
         if not await self._store(sha256_hex(secret), used, now=now, seconds=seconds, old=stored):
             raise await self._reused(record, now)
-        return granted
+        return grant, scopes
 
     async def _reused(self, record: Code | RefreshToken, now: float) -> OAuthError:
         await self.end_grant(record.grant_id, now=now)
@@ -750,21 +762,6 @@ class Endpoints:
         grant_id = self.server.random()
         await self._store(grant_id, grant, now=now, seconds=self.server.access_token_seconds)
         return await self._token_response(client, grant_id, (grant, scopes), now)
-
-    async def _granted(
-        self, grant_id: str, form: Mapping[str, str], now: float
-    ) -> tuple[Grant, Sequence[str]]:
-        """Return a grant, and those of its scopes that a token request asks for."""
-        grant = await self.grant(grant_id, now=now)
-        if grant is None:
-            raise OAuthError("invalid_grant", "the grant has ended")
-        scope_text = form.get("scope")
-        scopes = grant.scopes if scope_text is None else [*dict.fromkeys(scope_text.split(" "))]
-        if not set(scopes) <= set(grant.scopes):
-            raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
-        if "resource" in form and self._resource_in(form) != grant.resource:
-            raise OAuthError("invalid_target", "the user has allowed another resource")
-        return grant, scopes
 
     async def _token_response(
         self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float

@@ -275,12 +275,6 @@ class ProtectedResource:
         of_host = (each for each in self.resources if urlsplit(each).netloc == host)
         return next(of_host, self.resources[0] if self.resources else f"http://{host}{self.path}")
 
-    def _metadata_url(self, request: HttpRequest) -> str:
-        # The prefix of a mounted application stays in front, so that the application itself gets
-        # the request; RFC 9728, section 5.1, allows any URL in a challenge.
-        origin, prefix = self._origin_and_prefix(request)
-        return f"{origin}{prefix}{self.metadata_paths[0]}"
-
     def _origin_and_prefix(self, request: HttpRequest) -> tuple[str, str]:
         """Return the origin of the server, and the prefix of a mounted application."""
         parts = urlsplit(self._resource(request))
@@ -308,11 +302,15 @@ class ProtectedResource:
         if scheme is None:
             scheme = DPOP if self.settings.dpop.is_required else BEARER
         needed = sorted({*self.settings.scopes, *scopes})
+        # The prefix of a mounted application stays in front, so that the application itself gets
+        # the request; RFC 9728, section 5.1, allows any URL in a challenge.
+        origin, prefix = self._origin_and_prefix(request)
+        metadata_url = f"{origin}{prefix}{self.metadata_paths[0]}"
         parameters = {
             "error": error,
             "error_description": description,
             "scope": " ".join(needed) or None,
-            "resource_metadata": self._metadata_url(request) if self.has_metadata else None,
+            "resource_metadata": metadata_url if self.has_metadata else None,
         }
         given = {name: value for name, value in parameters.items() if value is not None}
         if scheme == DPOP:

@@ -386,7 +386,7 @@ class Introspection:
         known = self._cache.get(token)
         if known is not None:
             return known
-        stored = await self._stored_facts(token)
+        stored = await self._load_facts(token)
         if stored is not None:
             self._cache.keep(token, stored.auth, stored.until)
             return stored.auth
@@ -418,7 +418,7 @@ class Introspection:
             facts = msgspec.json.encode(_StoredFacts(auth, until))
             await store.keep(key, facts, seconds=seconds)
 
-    async def _stored_facts(self, token: str) -> "_StoredFacts | None":
+    async def _load_facts(self, token: str) -> "_StoredFacts | None":
         """Return the facts that another instance has stored about a token, if there are any."""
         if self.store is None:
             return None
