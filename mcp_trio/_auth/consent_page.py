@@ -126,7 +126,7 @@ def _cookie_name(name: str, issuer: str) -> str:
 
 
 def cookie_of(request: HttpRequest, name: str, issuer: str) -> str | None:
-    """Return the value of one of our cookies; None if it is absent, repeated or malformed."""
+    """Return the value of a cookie of this server; None if it is absent, repeated or malformed."""
     found = [
         value
         for part in request.headers.get("cookie", "").split(";")

@@ -107,16 +107,16 @@ class RedirectListener:
         if not isinstance(event, h11.Request):
             return
         target = event.target.decode("ascii")
-        parts, own = urlsplit(target), urlsplit(self.redirect_uri)
+        parts, expected = urlsplit(target), urlsplit(self.redirect_uri)
         query = parse_qs(parts.query)
         given = query.get("state", [""])
-        is_ours = (
+        is_redirect = (
             event.method == b"GET"
-            and parts.path == (own.path or "/")
+            and parts.path == (expected.path or "/")
             and len(given) == 1
             and hmac.compare_digest(given[0].encode(), state.encode())
         )
-        text = (_FAILED if "error" in query else _DONE) if is_ours else _NOT_DONE
+        text = (_FAILED if "error" in query else _DONE) if is_redirect else _NOT_DONE
         body = f"<!doctype html><meta charset=utf-8><title>mcp_trio</title><p>{text}</p>".encode()
         headers = [
             ("Content-Type", "text/html; charset=utf-8"),
@@ -126,10 +126,10 @@ class RedirectListener:
             ("Cache-Control", "no-store"),
             ("Connection", "close"),
         ]
-        status = 200 if is_ours else 400
+        status = 200 if is_redirect else 400
         head = connection.send(h11.Response(status_code=status, headers=headers))
         with suppress(trio.BrokenResourceError):  # the browser may be gone by now
             await stream.send_all(head + connection.send(h11.Data(data=body)))
-        if is_ours and self._redirected is None:
+        if is_redirect and self._redirected is None:
             self._redirected = self.redirect_uri.partition("?")[0] + f"?{parts.query}"
             self._has_redirected.set()

@@ -218,11 +218,11 @@ class FileTokenStore:
         path = self._path("token", name).with_suffix(".lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, _OWNER_FILE)
         try:
-            is_ours = try_lock(descriptor)
+            is_locked = try_lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise
-        if not is_ours:
+        if not is_locked:
             os.close(descriptor)
             return None
 

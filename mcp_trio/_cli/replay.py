@@ -466,14 +466,14 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -
     lines: list[Line] = []
     below: list[str] = []
     for file in files:
-        own = [outcome for outcome in outcomes if outcome.file == file]
-        failed = [outcome for outcome in own if outcome.status != "same"]
-        longest = max(own, key=lambda outcome: outcome.records)
+        of_file = [outcome for outcome in outcomes if outcome.file == file]
+        failed = [outcome for outcome in of_file if outcome.status != "same"]
+        longest = max(of_file, key=lambda outcome: outcome.records)
         result = "the same"
         if failed:
             counts = Counter(_OUTCOME_TEXTS[outcome.status] for outcome in failed)
             result = ", ".join(
-                text if count == len(own) else f"{text}: {count} of {len(own)}"
+                text if count == len(of_file) else f"{text}: {count} of {len(of_file)}"
                 for text, count in counts.items()
             )
             first = failed[0]
@@ -481,9 +481,9 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -
             if first.hash_seed is not None:
                 seeds = f" (scheduler seed {first.seed}, hash seed {first.hash_seed})"
             below.append(f"{file}{seeds}: {first.text}")
-        remarks = dict.fromkeys(remark for outcome in own for remark in outcome.remarks)
+        remarks = dict.fromkeys(remark for outcome in of_file for remark in outcome.remarks)
         below += [f"{file}: {remark}" for remark in remarks]
-        numbers = (str(longest.records), str(longest.requests), str(len(own)))
+        numbers = (str(longest.records), str(longest.requests), str(len(of_file)))
         lines.append(Line((file, *numbers, result), "red" if failed else None))
     print_table(columns, lines)
     if below:

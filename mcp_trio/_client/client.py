@@ -417,8 +417,8 @@ class Client:
             if taken:
                 text = "methods= must not redefine methods of the protocol"
                 raise ValueError(f"{text}: {sorted(taken)}")
-            own = {name: custom_method(name, result=it) for name, it in self.methods.items()}
-            self._methods = {**METHODS, **own}
+            added = {name: custom_method(name, result=it) for name, it in self.methods.items()}
+            self._methods = {**METHODS, **added}
         self._cache = Cache(
             entries_max=self.limits.requests.cache_entries_max,
             bytes_max=self.limits.requests.cache_bytes_max,

@@ -297,8 +297,8 @@ class Telemetry:
             attributes=attributes,
             links=links,
         )
-        if (own := span.get_span_context()).is_valid:
-            activity.span_trace_id = f"{own.trace_id:032x}"
+        if (span_context := span.get_span_context()).is_valid:
+            activity.span_trace_id = f"{span_context.trace_id:032x}"
         # With the baggage that came with the request.
         inside = set_span_in_context(span, context)
         if is_request and self.handlers:
@@ -357,8 +357,8 @@ class _HttpSpan:
         """Return the span; start it first, if need be, in this context or that of the headers."""
         if self._span is None:
             self._span = self.start(self.context if context is None else context)
-            if (own := self._span.get_span_context()).is_valid:
-                self.activity.span_trace_id = f"{own.trace_id:032x}"
+            if (span_context := self._span.get_span_context()).is_valid:
+                self.activity.span_trace_id = f"{span_context.trace_id:032x}"
         return self._span
 
     def forwarded_trace(self, received: Mapping[str, str]) -> Mapping[str, str]:

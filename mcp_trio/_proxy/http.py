@@ -692,15 +692,15 @@ class HttpProxy:
         ) as recording:
             recording.journal.note_headers(request.headers)
             # The proxy's own headers for the server replace the client's.
-            own = encoded([*self.endpoint_client.headers.items()])
-            replaced = {name for name, _ in own}
+            added = encoded([*self.endpoint_client.headers.items()])
+            replaced = {name for name, _ in added}
             if self.token is not None:
                 replaced.add(b"authorization")
             passed = [each for each in request_headers(request) if each[0] not in replaced]
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
-                headers=[*passed, *own],
+                headers=[*passed, *added],
                 body=body,
                 messages=messages,
                 is_endpoint=is_endpoint,
@@ -714,9 +714,9 @@ class HttpProxy:
         """Return the request target at the server."""
         if self.path is None or request.path.rstrip("/") != self.path.rstrip("/"):
             return f"{request.path}?{request.query}" if request.query else request.path
-        own, _, query = self.endpoint_client.url.raw_path.decode("ascii").partition("?")
+        path, _, query = self.endpoint_client.url.raw_path.decode("ascii").partition("?")
         queries = "&".join(filter(None, (query, request.query)))
-        return f"{own}?{queries}" if queries else own
+        return f"{path}?{queries}" if queries else path
 
 
 async def serve_http_proxy(
