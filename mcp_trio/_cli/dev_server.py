@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 import trio
 
-from mcp_trio._cli.timeline import Counts, Row, Timeline
+from mcp_trio._cli.timeline import Row, Timeline
 from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._journal.texts import json_text, shortened, tool_text
@@ -215,7 +215,7 @@ class MessageReporter:
     def __call__(self) -> Callable[[Record], None]:
         """Return the function that gets the records of one more recording."""
         self._number += 1
-        return partial(self._add, self._number, Timeline(Counts()))
+        return partial(self._add, self._number, Timeline())
 
     def _add(self, number: int, timeline: Timeline, record: Record) -> None:
         rows = list(timeline.rows(record))

@@ -39,13 +39,12 @@ from mcp_trio._cli.output import (
     printable,
 )
 from mcp_trio._cli.timeline import (
-    Counts,
     Selection,
+    Timeline,
     cell_text,
     parse_bound,
     print_timeline,
     read_rows,
-    timeline,
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._journal.records import KINDS
@@ -160,7 +159,7 @@ def show_command(file: str, *, full: bool, as_json: bool, **chosen: Any) -> None
     selection = Selection(**chosen)
     for number, each in enumerate(files_of(file)):
         if as_json:
-            rows, _ = read_rows(each)
+            rows, *_ = read_rows(each)
             shown: Sequence[Any] = list(selection.rows(rows))
             if file == STDIN:
                 shown = [{"file": each, **msgspec.to_builtins(row)} for row in shown]
@@ -296,7 +295,8 @@ def _plain(value: Any) -> Any:
 
 def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
     """Return the text of each record in the timeline; for a batch, that of the batch."""
-    rows = list(timeline(records, Counts()))
+    timeline = Timeline()
+    rows = [row for record in records for row in timeline.rows(record)]
     return {row.record: row.what for row in reversed(rows)}  # the first row of a record remains
 
 

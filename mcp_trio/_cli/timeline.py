@@ -43,7 +43,7 @@ from mcp_trio._protocol.metadata import CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio.limits import DEFAULT_LIMITS
 
-# Rows: a record each, and for a batch one more for each of its messages.
+# Rows: each record has one, and a batch has one more for each of its messages.
 #
 # A row connects its record with others: a response with its request and the time between them, a
 # cancellation with what it cancels, and the requests by which one call is retried with each other.
@@ -366,49 +366,46 @@ def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
     return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
 
 
-def timeline(items: Iterable[Record | Damage], counts: Counts) -> Iterator[Row]:
-    """Yield the rows of a recording, in order, and count them in `counts`."""
-    recording = Timeline(counts)
-    for item in items:
+class Timeline:
+    """The rows of a recording whose records become known one after the other.
+
+    Attributes:
+        counts: The counts of the records so far.
+    """
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._sessions = {0: _Session(self.counts)}
+
+    def rows(self, item: Record | Damage) -> Iterator[Row]:
+        """Yield the rows of the next record, or of the damage in its place."""
+        sessions, counts = self._sessions, self.counts
         if isinstance(item, Damage):
             counts.damage += 1
             yield Row(kind=item.kind, what=f"line {item.line}", outcome="error", note=item.text)
-        else:
-            yield from recording.rows(item)
-
-
-class Timeline:
-    """The rows of a recording whose records become known one after the other."""
-
-    def __init__(self, counts: Counts) -> None:
-        self._counts = counts
-        self._sessions = {0: _Session(counts)}
-
-    def rows(self, record: Record) -> Iterator[Row]:
-        """Yield the rows of the next record, and count them."""
-        sessions, counts = self._sessions, self._counts
-        if record.channel not in sessions:  # request ids are unique within a session only
-            sessions[record.channel] = _Session(counts, is_of_client=sessions[0].is_of_client)
-        session = sessions[record.channel]
+            return
+        if item.channel not in sessions:  # request ids are unique within a session only
+            sessions[item.channel] = _Session(counts, is_of_client=sessions[0].is_of_client)
+        session = sessions[item.channel]
         counts.records += 1
-        if record.kind in {"in", "out"}:
-            rows = session.message_rows(record)
+        if item.kind in {"in", "out"}:
+            rows = session.message_rows(item)
         else:
-            rows = [session.other_row(record)]
+            rows = [session.other_row(item)]
         for row in rows:
             if row.request is None:
-                row = _with_request(row, session.request_of_lane(record))
+                row = _with_request(row, session.request_of_lane(item))
             if row.outcome == "error":
                 counts.errors += 1
             if row.protocol_version is not None:
                 counts.protocol_versions[row.protocol_version] = None
             yield msgspec.structs.replace(
                 row,
-                record=record.number,
-                kind=record.kind,
-                ms=round(record.time_ns / _NS_PER_MS, 3),
-                channel=record.channel or None,
-                lane=record.lane,
+                record=item.number,
+                kind=item.kind,
+                ms=round(item.time_ns / _NS_PER_MS, 3),
+                channel=item.channel or None,
+                lane=item.lane,
             )
 
 
@@ -669,8 +666,7 @@ def print_timeline(
     Raises:
         RecordingError: The file is not a recording.
     """
-    messages: dict[int | None, str] = {}
-    rows, counts = read_rows(file, messages if with_messages else None)
+    rows, counts, messages = read_rows(file, with_messages=with_messages)
     # These columns are shown only if rows differ in them.
     differs = {
         "channel": any(row.channel is not None for row in rows),
@@ -703,22 +699,21 @@ def print_timeline(
 
 
 def read_rows(
-    file: str | os.PathLike[str], messages: dict[int | None, str] | None = None
-) -> tuple[list[Row], Counts]:
-    """Return all rows of a recording, and counts; fill `messages`, by record number, if given.
+    file: str | os.PathLike[str], *, with_messages: bool = False
+) -> tuple[list[Row], Counts, dict[int | None, str]]:
+    """Return all rows of a recording, its counts, and the texts of its messages by record number.
+
+    There are texts only with `with_messages`.
 
     Raises:
         RecordingError: The file is not a recording.
     """
-    counts = Counts()
-
-    def items() -> Iterator[Record | Damage]:
-        for item in records_of(file):
-            if messages is not None and not isinstance(item, Damage) and item.kind in {"in", "out"}:
-                messages[item.number] = printable(json_text(body_bytes(item) or b""))
-            yield item
-
-    return list(timeline(items(), counts)), counts
+    timeline, rows, messages = Timeline(), list[Row](), dict[int | None, str]()
+    for item in records_of(file):
+        rows += timeline.rows(item)
+        if with_messages and not isinstance(item, Damage) and item.kind in {"in", "out"}:
+            messages[item.number] = printable(json_text(body_bytes(item) or b""))
+    return rows, timeline.counts, messages
 
 
 def cell_text(value: int | str | None) -> str:

@@ -6,9 +6,8 @@ import shutil
 import msgspec
 import pytest
 
-from mcp_trio._cli.timeline import Counts, Row, heading_of_call, multi_round_trip_calls, timeline
+from mcp_trio._cli.timeline import Row, heading_of_call, multi_round_trip_calls, read_rows
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import read_recording
 from tests.cli.conftest import serving
 
 # Rows.
@@ -28,7 +27,7 @@ def result(id_, **members):
 
 def rows_of(path):
     """The rows between `open` and `end`."""
-    rows = list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts()))
+    rows = all_rows_of(path)
     assert (rows[0].kind, rows[0].what) == ("open", "hand 1")
     return rows[1:-1]
 
@@ -189,7 +188,7 @@ def test_records_that_are_not_messages_have_rows_too(write):
 
 def test_the_counts_of_the_end_are_shown(write):
     path = write(("end", {"counts": {"late_answers": 2}}), end=False)
-    *_, end = timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts())
+    *_, end = all_rows_of(path)
     assert end.note == '{"late_answers":2}'
 
 
@@ -562,7 +561,8 @@ TWO_ROUNDS = (
 
 
 def all_rows_of(path):
-    return list(timeline(read_recording(path.read_bytes().splitlines(keepends=True)), Counts()))
+    rows, *_ = read_rows(path)
+    return rows
 
 
 def facts_of_all(rows, *names):

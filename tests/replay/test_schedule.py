@@ -17,7 +17,7 @@ from mcp_trio import (
     ThreadContext,
     effect,
 )
-from mcp_trio._cli.timeline import Counts, timeline
+from mcp_trio._cli.timeline import read_rows
 from mcp_trio.errors import ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import (
@@ -346,8 +346,7 @@ def test_a_sweep_reads_requests_and_responses_in_batches(path_batched_sessions):
 
 
 def test_a_timeline_tells_the_batch_and_each_of_its_messages(path_batched_sessions):
-    counts = Counts()
-    rows = list(timeline(read_recording(open_recording(path_batched_sessions)), counts))
+    rows, counts, _ = read_rows(path_batched_sessions)
     head = next(row for row in rows if row.what == "a batch of 7 messages")
     batch_rows = [row for row in rows if row.record == head.record]
     assert [row.what for row in batch_rows[1:]] == [
