@@ -399,7 +399,7 @@ class ClientDocuments:
         if kept is None or kept[0] <= now:
             outcome: OAuthClient | InvalidClientError
             try:
-                outcome = client_of_document(url, await self._document(url, now))
+                outcome = client_of_document(url, await self._fetch_within_limits(url, now))
             except InvalidClientError as error:
                 outcome = error
             is_valid = isinstance(outcome, OAuthClient)
@@ -412,14 +412,14 @@ class ClientDocuments:
             raise InvalidClientError(str(kept[1]))
         return kept[1]
 
-    async def _document(self, url: str, now: float) -> Any:
+    async def _fetch_within_limits(self, url: str, now: float) -> Any:
         host = urlsplit(url).hostname or ""
         if self._buckets.take(host, _RATE_PER_HOST, now):
             raise InvalidClientError(f"too many metadata documents of {host} were asked for")
         try:
             with trio.fail_after(SECONDS_MAX):
                 async with self._limiter:
-                    return await self._get(url)
+                    return await self._fetch_document(url)
         except trio.TooSlowError:
             text = f"no response within {SECONDS_MAX:g} s"
         except FetchError as error:
@@ -428,7 +428,7 @@ class ClientDocuments:
             text = str(error)
         raise InvalidClientError(f"the client's metadata document cannot be fetched: {text}")
 
-    async def _get(self, url: str) -> Any:
+    async def _fetch_document(self, url: str) -> Any:
         address = await self._address_of(url)
         parts = urlsplit(url)
         netloc = f"[{address}]" if ":" in address else address

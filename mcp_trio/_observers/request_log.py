@@ -105,7 +105,7 @@ class RequestLog:
     file_bytes_max: int = attrs.field(default=10_000_000, kw_only=True, validator=_AT_LEAST_1)
     files_kept_max: int = attrs.field(default=5, kw_only=True, validator=_AT_LEAST_1)
     lines_queued_max: int = attrs.field(default=10_000, kw_only=True, validator=_AT_LEAST_1)
-    _users: int = attrs.field(default=0, init=False)
+    _open_count: int = attrs.field(default=0, init=False)
     _opened: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     def begin(self, activity: Activity) -> End | None:
@@ -119,15 +119,15 @@ class RequestLog:
         return partial(_log_rejection, activity)
 
     def __enter__(self) -> Self:
-        if not self._users and self.path is not None:
+        if not self._open_count and self.path is not None:
             self._opened = self._open(Path(path_for_process(self.path)))
-        self._users += 1
+        self._open_count += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         """Write the lines that wait, and close the file, if nothing else uses it any more."""
-        self._users -= 1
-        if not self._users:
+        self._open_count -= 1
+        if not self._open_count:
             self._opened.close()
 
     def _open(self, path: Path) -> ExitStack:
