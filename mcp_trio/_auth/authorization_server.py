@@ -109,7 +109,7 @@ class SigningKeys:
         """Return the keys that verify tokens, the oldest first."""
         now = self.now()
         if now - self._read_at >= _KEYS_READ_SECONDS or self._needs_key(self._stored, now):
-            await self._store(lambda keys: self._rotated(keys, now), now)
+            await self._update(lambda keys: self._rotated(keys, now), now)
         return self._keys
 
     async def signing(self) -> "Key":
@@ -121,7 +121,7 @@ class SigningKeys:
     async def replace(self) -> None:
         """Make a key that signs at once, and forget the others."""
         now = self.now()
-        await self._store(lambda _: [self._new_key(now)], now)
+        await self._update(lambda _: [self._new_key(now)], now)
 
     def _needs_key(self, keys: Sequence[SigningKey], now: float) -> bool:
         """Return whether another key has to be made, to sign after the last of these."""
@@ -147,7 +147,7 @@ class SigningKeys:
         key = ECKey.generate_key("P-256", parameters, private=True, auto_kid=True)
         return SigningKey(dict(key.as_dict(private=True)), signs_from)
 
-    async def _store(
+    async def _update(
         self, change: Callable[[Sequence[SigningKey]], Sequence[SigningKey]], now: float
     ) -> None:
         """Read the keys, and store the changed ones unless another process has changed them."""
