@@ -169,7 +169,7 @@ def bench(session: nox.Session) -> None:
     install(session, "bench")
     session.run("python", "tools/interop/install.py")
     session.run("python", "tools/bench/stdio.py", *session.posargs)
-    session.run("python", "tools/bench/recording.py")
+    session.run("python", "tools/bench/recording_cost.py")
     session.run("python", "tools/bench/stateless_cost.py")
     session.run("python", "tools/bench/token_cost.py")
     session.run("python", "tools/bench/over_http.py", *session.posargs)

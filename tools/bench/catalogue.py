@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 import trio
+from catalogue_server import TOOLS, server
 from measuring import print_table
-from theatre import TOOLS, server
 
 from mcp_trio import Client
 from mcp_trio._journal.records import OpenBody, RecordEncoder, decode_body, encode_body
@@ -44,7 +44,7 @@ QUERIES: Final = (
     "trace:0af7651916cd43dd8448eb211c80319c",
 )
 REPLAYED: Final = "tool:pay"
-TARGET: Final = Path(__file__).with_name("theatre.py")
+TARGET: Final = Path(__file__).with_name("catalogue_server.py")
 
 
 async def record_sessions(folder: Path) -> None:

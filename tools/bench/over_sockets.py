@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +29,9 @@ from measuring import (
     print_ratios,
     turns,
 )
+from peers import PYTHON_1
 from server_processes import connected, free_port
-from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, BenchFolder, python_1_peer, versions
+from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, BenchFolder, versions
 from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
 
 IN_FLIGHT: Final = (1, 16, 64)
@@ -67,31 +69,25 @@ class Bench:
             return [sys.executable, str(HERE / "server_mcp_trio.py")], Pipes
         if name == "unix":
             path = Path(tempfile.mkdtemp(dir=self.bench_folder.folder), "socket")
-            return _ours(name, str(path)), lambda process: _over_unix(path, process)
+            over_unix = partial(connected, lambda: unix_socket(path))
+            return _ours(name, str(path)), lambda process: LineWire(over_unix(process))
         port = free_port()
         if name == "tcp":
-            return _ours(name, str(port)), lambda process: _over_tcp(port, process)
+            over_tcp = partial(connected, lambda: tcp_socket(port))
+            return _ours(name, str(port)), lambda process: LineWire(over_tcp(process))
         return self._of_websocket(name, str(port)), lambda process: _over_websocket(port, process)
 
     def _of_websocket(self, name: str, port: str) -> Sequence[str]:
         if name == PEERS[0]:
             return self.bench_folder.node("server_typescript.mjs", "--websocket", port)
         if name == PEERS[1]:
-            return python_1_peer("server_websocket_sdk_1.py", "--address", port)
+            return [*PYTHON_1.start(str(HERE / "server_websocket_sdk_1.py")), port]
         return _ours(name, port)
 
 
 def _ours(transport: str, address: str) -> Sequence[str]:
     script = str(HERE / "server_mcp_trio.py")
     return [sys.executable, script, "--transport", transport, "--address", address]
-
-
-def _over_unix(path: Path, process: subprocess.Popen[bytes]) -> Wire:
-    return LineWire(connected(lambda: unix_socket(path), process))
-
-
-def _over_tcp(port: int, process: subprocess.Popen[bytes]) -> Wire:
-    return LineWire(connected(lambda: tcp_socket(port), process))
 
 
 def _over_websocket(port: int, process: subprocess.Popen[bytes]) -> Wire:

@@ -8,17 +8,15 @@ only), and its memory after the calls.
 import argparse
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from load import NEWEST_LEGACY, ServerUnderLoad, rotated
-from measuring import IN_FLIGHT, Measurements, medians_of, print_figures
+from measuring import IN_FLIGHT, Effort, Measurements, medians_of, print_figures, turns
 from servers import HERE
 
-ROUNDS: Final = 3
-TURNS: Final = 4
-SECONDS: Final = 0.5
+EFFORT: Final = Effort(rounds=3, turns=4, seconds=0.5)
 
 _NAME: Final = (
     "import platform, sysconfig; print(platform.python_version() +"
@@ -29,13 +27,6 @@ _ENVIRONMENT: Final = {
 }
 
 
-def measured(server: ServerUnderLoad) -> Iterator[tuple[str, float]]:
-    """Yield the cost of the calls in one turn."""
-    for in_flight in IN_FLIGHT:
-        cost = server.add(in_flight=in_flight, seconds=SECONDS)
-        yield f"add, {in_flight} in flight: CPU, µs", cost.cpu_ms_per_1000
-
-
 def measure_round(commands: Mapping[str, Sequence[str]], round_: int) -> Measurements:
     """Yield the figures of all interpreters; their order changes in each turn and round."""
     with ExitStack() as stack:
@@ -44,10 +35,8 @@ def measure_round(commands: Mapping[str, Sequence[str]], round_: int) -> Measure
             server = ServerUnderLoad(commands[name], _ENVIRONMENT, NEWEST_LEGACY)
             servers[name] = stack.enter_context(server)
             yield name, "start to first answer: CPU, ms", server.initialize().cpu_seconds * 1000
-        for turn in range(TURNS):
-            for name in rotated(list(servers), turn):
-                for row, value in measured(servers[name]):
-                    yield name, row, value
+        for name, in_flight, cost in turns(servers, IN_FLIGHT, EFFORT, round_):
+            yield name, f"add, {in_flight} in flight: CPU, µs", cost.cpu_ms_per_1000
         for name, server in servers.items():
             yield name, "RSS after the run, MiB", server.rss_mib()
 
@@ -55,7 +44,7 @@ def measure_round(commands: Mapping[str, Sequence[str]], round_: int) -> Measure
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="an interpreter")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=EFFORT.rounds)
     options = parser.parse_args()
     commands: dict[str, Sequence[str]] = {}
     for python in options.pythons:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from bench_client import CALLS, WARM_UP
 from http_load import JSON_ANSWERS, STATELESS, Form, HttpServerUnderLoad
 from load import NEWEST_LEGACY, STATELESS_VERSION
 from measuring import Measurements, Results, medians_of, print_figures, print_ratios
+from round_trips_client import CALLS, WARM_UP
 from servers import (
     HERE,
     OURS,
@@ -48,9 +48,9 @@ PAIRS: Final = (
 def clients(bench_folder: BenchFolder) -> Mapping[str, Sequence[str]]:
     """Return the command of each client, without the protocol version and the target."""
     return {
-        OURS: [sys.executable, str(HERE / "bench_client.py"), "mcp_trio"],
-        PYTHON_PEER: python_peer("bench_client.py", "sdk"),
-        TYPESCRIPT_PEER: bench_folder.node("bench_client.mjs"),
+        OURS: [sys.executable, str(HERE / "round_trips_client.py"), "mcp_trio"],
+        PYTHON_PEER: python_peer("round_trips_client.py", "sdk"),
+        TYPESCRIPT_PEER: bench_folder.node("round_trips_client.mjs"),
     }
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 import trio
-from bench_options import count_function_calls, function_calls, options_parser
+from server_options import count_function_calls, function_calls, options_parser
 
 from mcp_trio import Context, Server, effect
 from mcp_trio.limits import HttpLimits, Limits, RequestLimits

@@ -1,9 +1,9 @@
-"""The benchmarked server over WebSocket on the official Python SDK 1 and uvicorn.
+"""The benchmarked server over WebSocket on the official Python SDK 1 and uvicorn, at a PORT.
 
 SDK 1 is the last version with this transport.
 """
 
-import argparse
+import sys
 from typing import Any
 
 import uvicorn  # type: ignore[import-not-found]
@@ -27,7 +27,4 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serve the benchmark over WebSocket.")
-    parser.add_argument("--address", type=int, required=True, help="a port")
-    options = parser.parse_args()
-    uvicorn.run(app, host="127.0.0.1", port=options.address, log_level="error", lifespan="off")
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off")

@@ -13,7 +13,7 @@ from http_load import Form
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
 
-from peers import INSTALL, NODE, NPM, PYTHON_1, PYTHON_2, TYPESCRIPT, is_installed
+from peers import INSTALL, NODE, NPM, PYTHON_2, TYPESCRIPT, is_installed
 
 HERE: Final = Path(__file__).resolve().parent
 TYPESCRIPT_SDK: Final = "@modelcontextprotocol/sdk"
@@ -82,11 +82,6 @@ class BenchFolder:
 def python_peer(script: str, *options: str) -> Sequence[str]:
     """Return the command of a script on the Python SDK 2."""
     return [*PYTHON_2.start(str(HERE / script)), *options]
-
-
-def python_1_peer(script: str, *options: str) -> Sequence[str]:
-    """Return the command of a script on the Python SDK 1."""
-    return [*PYTHON_1.start(str(HERE / script)), *options]
 
 
 def versions() -> str:

@@ -14,19 +14,16 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwk, jwt
 from load import called, cpu_seconds_of
 from measuring import print_table
-from server_processes import listening
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
-
 from peers import PYTHON_2, is_installed
+from server_processes import listening
+from servers import PYTHON_PEER, python_peer
 
 from mcp_trio import Server
 from mcp_trio.auth import JWTVerifier, ResourceServer, StaticTokens
@@ -36,7 +33,7 @@ ISSUER: Final = "https://issuer.example"
 RESOURCE: Final = "https://server.example/mcp"
 KEYS: Final = "BENCH_KEYS"
 VARIANTS: Final = ("no token", "fixed token", "one token", "a token for each call, ES256")
-OF_SDK: Final = f"mcp {PYTHON_2.pins()['mcp']}: "
+OF_SDK: Final = f"{PYTHON_PEER}: "
 SDK_VARIANTS: Final = tuple(f"{OF_SDK}{each}" for each in VARIANTS if each != "fixed token")
 BODY: Final = called("add", {"a": 1, "b": 2})
 HEADERS: Final = {
@@ -69,12 +66,11 @@ def served(variant: str, key: jwk.ECKey) -> Iterator[tuple[int, http.client.HTTP
     """Serve in a process of its own; yield its id, and a connection to it."""
     environment = {**os.environ, KEYS: json.dumps({"keys": [key.as_dict(private=False)]})}
 
-    def command(port: int) -> list[str]:
+    def command(port: int) -> Sequence[str]:
         if not variant.startswith(OF_SDK):
             return [sys.executable, __file__, "--serve", variant, "--port", str(port)]
-        keys = [] if variant.endswith("no token") else [environment[KEYS]]
-        program = str(Path(__file__).with_name("server_sdk_tokens.py"))
-        return [*PYTHON_2.start(program), str(port), *keys]
+        keys = [] if variant.endswith("no token") else ["--keys", environment[KEYS]]
+        return python_peer("server_sdk.py", "--port", str(port), "--form", "json", *keys)
 
     with (
         listening(command, env=environment) as server,

@@ -1,4 +1,4 @@
-"""Simulate a week of traffic under each recording policy: `python tools/bench/week.py`.
+"""Simulate a week under each recording policy: `python tools/bench/recording_policies.py`.
 
 Users open sessions with a server in memory, more of them by day than by night, and call tools with
 secrets in the arguments; one call in a hundred fails. A virtual clock makes the week, also for the

@@ -1,4 +1,4 @@
-"""Measure what options of a server cost: `python tools/bench/in_process.py KIND`.
+"""Measure what options of a server cost: `python tools/bench/option_costs.py KIND`.
 
 One process has a server and its client, joined in memory. Sessions of some calls take turns: with
 none of the options, and with each of them. The CPU time of a call is printed, and how much of it

@@ -1,4 +1,4 @@
-"""A client for `round_trips.py`, ours or the SDK's: `python bench_client.py NAME VERSION TARGET…`.
+"""A client of `round_trips.py`: `python round_trips_client.py mcp_trio|sdk VERSION TARGET…`.
 
 The target is a URL, or the command of a server over stdio. The client makes calls one after the
 other, and prints their durations and its total CPU time.

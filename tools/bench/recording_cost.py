@@ -1,4 +1,4 @@
-"""Measure the cost of recording and the speed of replay: `python tools/bench/recording.py`.
+"""Measure the cost of recording and the speed of replay: `python tools/bench/recording_cost.py`.
 
 The same server runs unrecorded, recorded, and recorded with redaction; these take turns of a
 fraction of a second, and the server's CPU time counts (Linux only). A ratio compares two turns that
