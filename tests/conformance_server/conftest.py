@@ -105,7 +105,7 @@ def load(monkeypatch):
     monkeypatch.syspath_prepend(SERVER.parent)
 
     def load():
-        for beside in ("fixed_content", "client_request_tools", "input_required_tools"):
+        for beside in ("fixed_content", "input_request_tools"):
             monkeypatch.delitem(sys.modules, beside, raising=False)
         spec = importlib.util.spec_from_file_location("conformance_server", SERVER)
         module = importlib.util.module_from_spec(spec)

@@ -4,7 +4,7 @@ import ast
 import subprocess
 
 import attrs
-import names
+import fastmcp_names
 import port_table
 import pytest
 from port_rows import GROUPS, ROWS, with_our_names
@@ -49,8 +49,8 @@ def test_the_page_has_the_tables_of_the_rows():
 
 
 def test_the_page_of_names_has_the_tables():
-    page = names.PAGE.read_text(encoding="utf-8")
-    assert names.page_with_names(page) == page, "run tools/port/port_table.py --page"
+    page = fastmcp_names.PAGE.read_text(encoding="utf-8")
+    assert fastmcp_names.page_with_names(page) == page, "run tools/port/port_table.py --page"
 
 
 def test_each_row_has_its_functions_and_each_function_its_row():
@@ -129,7 +129,7 @@ def test_a_row_that_raises_is_reported(monkeypatch):
 def test_the_page_that_is_written_keeps_its_text(tmp_path, monkeypatch):
     path = tmp_path / "page.md"
     path.write_text(
-        f"before\n{port_table.BEGIN}stale line\n{port_table.END}after\n", encoding="utf-8"
+        f"before\n{fastmcp_names.BEGIN}stale line\n{fastmcp_names.END}after\n", encoding="utf-8"
     )
     monkeypatch.setattr(port_table, "PAGE", path)
     monkeypatch.setattr("sys.argv", ["port_table.py", "--page"])

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import attrs
 import trio
-from client_request_tools import ASKING_TOOLS, context_of
 from fixed_content import (
     ICON,
     PIXEL,
@@ -32,7 +31,7 @@ from fixed_content import (
     embedded,
     text_of,
 )
-from input_required_tools import CONNECTION_SECONDS, ROUND_TOOLS
+from input_request_tools import CONNECTION_SECONDS, INPUT_REQUEST_TOOLS, context_of
 from msgspec import Meta
 
 from mcp_trio import Audio, Context, Image, Limits, Server, ToolError
@@ -214,8 +213,8 @@ async def test_ping(*, ctx: Context) -> str:
     return "The client is alive."
 
 
-for asking_tool in (*ASKING_TOOLS, *ROUND_TOOLS):
-    server.tool(asking_tool)
+for input_request_tool in INPUT_REQUEST_TOOLS:
+    server.tool(input_request_tool)
 
 
 # Tools: what they change at the server -----------------------------------------------------------

@@ -3,23 +3,24 @@
 It tests our server and our client at the two protocol versions that have a set of scenarios, and
 prints a table. The scenarios of the client that are in no set follow, and those that are not run.
 The exit status is 1 unless every scenario passes without a warning and without a baseline, but for
-those of `scores.REASONS`. The suite and its Node are pinned, and installed at the
-first run.
+those of `scores.REASONS`. The suite and its Node are pinned, and installed at the first run.
 """
 
 import argparse
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import authorization
+import httpx2
 import trio
 from scores import (
     Leg,
@@ -41,7 +42,11 @@ sys.path.append(str(HERE.parent / "interop"))
 from install import ensure  # noqa: E402
 from interop_command import new_table, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
-from server_processes import ServerFailed, running_server  # noqa: E402
+from server_processes import ServerFailed, free_port, running_server  # noqa: E402
+
+from mcp_trio import Server  # noqa: E402
+from mcp_trio.auth import AuthorizationServer, DevelopmentLogin, trusted_client  # noqa: E402
+from mcp_trio.testing import allow_access  # noqa: E402
 
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
 PACKAGE: Final = "@modelcontextprotocol/conformance"
@@ -53,6 +58,16 @@ RUN_SECONDS: Final = 600.0
 STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `client_run.py`, which begins to count when it is their turn.
 CLIENT_MILLISECONDS: Final = 590_000
+
+AUTHORIZATION_SCENARIOS: Final = (
+    "authorization-server-metadata-endpoint",
+    "authorization-code-grant",
+)
+CLIENT_ID: Final = "conformance"
+CALLBACK: Final = "http://127.0.0.1/callback"  # with any port
+AUTHORIZATION_SECONDS: Final = 60.0
+
+AUTHORIZATION_URL: Final = re.compile(r"https?://\S+/authorize\?\S+")
 
 Column = Mapping[str, Score]
 
@@ -195,14 +210,48 @@ def run_one(scenario: ListedScenario, folder: Path) -> tuple[Score | None, str]:
     return client_scores(folder, *options).get(scenario.name), protocol_version
 
 
+async def run_authorization_suite(folder: Path) -> None:
+    """Run the suite against our authorization server.
+
+    The suite is a client, which prints the URL of its authorization request, for a user who opens
+    it in a browser; here a program allows the access, and follows the redirect to the suite.
+
+    Raises:
+        trio.TooSlowError: The suite does not end.
+    """
+    clients = [trusted_client(CLIENT_ID, [CALLBACK])]
+    auth = AuthorizationServer(login=DevelopmentLogin(), clients=clients)
+    server = Server("conformance", auth=auth)
+    with trio.fail_after(AUTHORIZATION_SECONDS):
+        async with trio.open_nursery() as nursery:
+            url = await nursery.start(partial(server.serve_http, port=0))
+            issuer = url.removesuffix("/mcp")
+            target = ["--url", issuer, "--resource", url, "--client-id", CLIENT_ID]
+            options = ["--port", f"{free_port()}", "-o", f"{folder}"]
+            run = partial(trio.run_process, stdout=-1, check=False)
+            process = await nursery.start(
+                run, [*SUITE.start(PROGRAM), "authorization", *target, *options]
+            )
+            async for piece in process.stdout:
+                for found in AUTHORIZATION_URL.findall(piece.decode()):
+                    nursery.start_soon(act_as_user, found)
+            nursery.cancel_scope.cancel()
+
+
+async def act_as_user(url: str) -> None:
+    """Allow the access on the consent page, and follow the redirect to the suite."""
+    async with httpx2.AsyncClient() as browser:
+        await browser.get(await allow_access(url))
+
+
 def run_authorization(folder: Path) -> int:
     """Test the authorization server, which no set contains; return the number of problems."""
     folder.mkdir(parents=True)
-    trio.run(authorization.run_suite, SUITE.start(PROGRAM), folder)
+    trio.run(run_authorization_suite, folder)
     scores = scores_of(folder, "authorization")
     table = new_table("authorization", "")
     problems: list[str] = []
-    for name in authorization.SCENARIOS:
+    for name in AUTHORIZATION_SCENARIOS:
         score = scores.get(name)
         failures = failures_of(score)
         passed = 0 if score is None else score.passed
@@ -223,7 +272,7 @@ def main() -> None:
     parser.add_argument(
         "--protocol-version", choices=PROTOCOL_VERSIONS, action="append", help="may be repeated"
     )
-    parser.add_argument("--server", choices=HOSTS, default=HOSTS[0], help="who holds connections")
+    parser.add_argument("--server", choices=HOSTS, default=HOSTS[0], help="the HTTP host")
     parser.add_argument("-o", "--output", type=Path, help="keep what the suite writes, here")
     options = parser.parse_args()
     ensure(SUITE)

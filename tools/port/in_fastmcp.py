@@ -1,12 +1,14 @@
-"""The rows of the port table with FastMCP: `python in_fastmcp.py [ROW…]`, in its environment.
+"""The rows of the port table with FastMCP: `python in_fastmcp.py ROW…|--names`, in its environment.
 
 Each public coroutine function is a row, and returns what a client gets, by name. The results are
-printed as one line of JSON for each row. `in_mcp_trio.py` has functions of the same names. Rows
-whose code is the same for both are in `same_rows.py`.
+printed as one line of JSON for each row; `--names` prints FastMCP's public names instead.
+`in_mcp_trio.py` has functions of the same names. Rows whose code is the same for both are in
+`same_rows.py`.
 """
 
 import asyncio
 import contextlib
+import inspect
 import json
 import sys
 import time
@@ -481,7 +483,35 @@ async def _run(name: str) -> Facts:
     return {"row": name, "facts": facts, "seconds": time.monotonic() - begin}
 
 
+def public_names() -> dict[str, dict[str, list[str]]]:
+    """Return the public names of classes, and the arguments of their methods that users type.
+
+    Classes and methods have the names that they have in mcp_trio.
+    """
+    methods_of = {
+        FastMCP: ("__init__", "tool", "resource", "prompt", "mount", "run_http_async"),
+        Client: ("__init__", "call_tool"),
+        Context: ("elicit", "log", "info"),
+    }
+    # `run` passes its options on to `run_http_async`.
+    ours = {FastMCP: "Server", Client: "Client", Context: "Context", "run_http_async": "run"}
+    found: dict[str, dict[str, list[str]]] = {}
+    for kind, methods in methods_of.items():
+        found[ours[kind]] = {"": [name for name in dir(kind) if not name.startswith("_")]}
+        for method in methods:
+            parameters = inspect.signature(getattr(kind, method)).parameters.values()
+            found[ours[kind]][ours.get(method, method)] = [
+                parameter.name
+                for parameter in parameters
+                if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+            ]
+    return found
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--names"]:
+        print(json.dumps(public_names()))
+        return
     for name in sys.argv[1:]:
         with contextlib.redirect_stdout(sys.stderr):
             line = json.dumps(asyncio.run(_run(name)), default=str)

@@ -26,14 +26,12 @@ import mcp_trio
 
 sys.path += [str(Path(__file__).resolve().parents[1] / "hosts")]
 
-import names
+import fastmcp_names
 from port_rows import GROUPS, ROWS, Row
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parents[1] / "docs" / "how-to" / "from-fastmcp.md"
+PAGE: Final = fastmcp_names.DOCS / "how-to" / "from-fastmcp.md"
 ROW_SECONDS: Final = 30
-BEGIN: Final = "<!-- The tables are made by tools/port/port_table.py --page. -->\n"
-END: Final = "<!-- The end of the tables. -->\n"
 
 
 # The page.
@@ -41,9 +39,7 @@ END: Final = "<!-- The end of the tables. -->\n"
 
 def page_with_tables(page: str) -> str:
     """Return the text of the page, with the tables of the rows as they are now."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+    return fastmcp_names.with_tables(page, fastmcp_names.BEGIN, tables(), fastmcp_names.END)
 
 
 def tables() -> str:
@@ -158,7 +154,8 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the tables of the page")
     options = parser.parse_args()
     if options.page:
-        for page, text_of in ((PAGE, page_with_tables), (names.PAGE, names.page_with_names)):
+        pages = ((PAGE, page_with_tables), (fastmcp_names.PAGE, fastmcp_names.page_with_names))
+        for page, text_of in pages:
             page.write_text(text_of(page.read_text(encoding="utf-8")), encoding="utf-8")
         return
     if unknown := set(options.rows) - ROWS.keys():
@@ -179,7 +176,7 @@ def main() -> None:
         for problem in found:
             print(f"    {problem}")
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    found_names = names.Names(python)
+    found_names = fastmcp_names.Names(python)
     print(
         f"public names and arguments of FastMCP: {len(found_names.same)} the same,"
         f" {len(found_names.listed)} with what to write instead, {len(found_names.unknown)} unknown"

@@ -28,11 +28,12 @@ from mcp_trio import Client, RequestError
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 
+from fastmcp_names import DOCS, with_tables
 from server_rows import ANSWERS, SERVERS, PortedServer, Step
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parents[1]
-PAGE: Final = HOME / "docs" / "how-to" / "from-fastmcp.md"
+PAGE: Final = DOCS / "how-to" / "from-fastmcp.md"
 ENVIRONMENTS: Final = HOME / ".nox" / "ported"
 SERVER_SECONDS: Final = 120
 MASK: Final = "masked"
@@ -62,13 +63,12 @@ def size_of(patch: str) -> tuple[int, int]:
 
 def page_with_table(page: str) -> str:
     """Return the text of the page, with the table of the servers as they are now."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
     head = [
         "| server | licence | written with | lines | removed, added | tools | requests | differ |",
         "|---|---|---|--:|--:|--:|--:|---|",
     ]
-    return "\n".join([f"{before}{BEGIN}", *head, *map(_line, SERVERS.values()), f"\n{END}{after}"])
+    rows = "\n".join([*head, *map(_line, SERVERS.values())])
+    return with_tables(page, BEGIN, f"{rows}\n", END)
 
 
 def _line(server: PortedServer) -> str:

@@ -12,7 +12,8 @@ from mcp_trio._protocol.other_sdk_names import ATTRIBUTES, OPTIONS, PACKAGE
 from mcp_trio._server.http_serve import HttpOptions
 
 HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parents[1] / "docs" / "reference" / "fastmcp-names.md"
+DOCS: Final = HERE.parents[1] / "docs"
+PAGE: Final = DOCS / "reference" / "fastmcp-names.md"
 BEGIN: Final = "<!-- The tables are made by tools/port/port_table.py --page. -->\n"
 END: Final = "<!-- The end of the tables. -->\n"
 
@@ -27,9 +28,14 @@ _FIRST: Final = {"name_or_fn"}
 
 def page_with_names(page: str) -> str:
     """Return the text of the page, with the tables as they are now."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{_tables()}\n{END}{after}"
+    return with_tables(page, BEGIN, _tables(), END)
+
+
+def with_tables(page: str, begin: str, tables: str, end: str) -> str:
+    """Return the text of a page, with other tables between two of its lines."""
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{tables}\n{end}{after}"
 
 
 def _tables() -> str:
@@ -55,7 +61,10 @@ class Names:
     def __init__(self, python: str) -> None:
         """Ask FastMCP in its interpreter `python`."""
         done = subprocess.run(
-            [python, str(HERE / "in_fastmcp_names.py")], capture_output=True, text=True, check=True
+            [python, str(HERE / "in_fastmcp.py"), "--names"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         self.same: list[str] = []
         self.listed: list[str] = []
