@@ -126,7 +126,7 @@ def docs(session: nox.Session) -> None:
 def recordings(session: nox.Session) -> None:
     """Replay every golden recording of a server, check and show the others."""
     install(session)
-    session.run("python", "tools/recordings.py", *session.posargs)
+    session.run("python", "tools/check_recordings.py", *session.posargs)
 
 
 @nox.session

@@ -1,7 +1,7 @@
-"""The servers of the golden recordings, by the names that the table in `tools/golden.py` gives.
+"""The servers of the golden recordings, by their names in `tools/golden_recordings.py`.
 
 Whatever handlers share is touched only between two calls of the context, as a replay wants it.
-`tools/make_recordings.py` made the recordings, `tools/recordings.py` replays them.
+`tools/make_recordings.py` made the recordings, `tools/check_recordings.py` replays them.
 """
 # ruff: noqa: INP001  these are no package
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from golden import GOLDEN, REJECTED, load_server
+from golden_recordings import GOLDEN, REJECTED, load_server
 
 from mcp_trio._journal.records import RunningDigest
 from mcp_trio._recorder.files import SUFFIX

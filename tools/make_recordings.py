@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 
 import trio
 from bad_recordings import TABLE
-from golden import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
-from golden_scripts import SCRIPTS as LATER_SCRIPTS
-from golden_scripts import Message, Script, call
-from leak_check import leaks, lines_of, names_of_this_machine
+from golden_later_clients import SCRIPTS as LATER_SCRIPTS
+from golden_later_clients import Message, Script, call
+from golden_recordings import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
+from recording_secrets import leaks, lines_of, names_of_this_machine
 
 from mcp_trio import Client, Server
 from mcp_trio._session.session import Session

@@ -5,13 +5,13 @@ import json
 import re
 
 import bad_recordings
-import golden
+import check_recordings
+import golden_recordings
 import golden_sessions
-import leak_check
 import pytest
+import recording_secrets
 from recording_changes import Change
 
-import recordings
 from mcp_trio._journal.records import FORMAT_VERSION
 from mcp_trio._recorder.files import SUFFIX
 
@@ -21,23 +21,23 @@ NAMED = re.compile(r"^\| `([\w-]+)` \|", re.MULTILINE)
 
 
 def found(line, **names):
-    return [leak.what for leak in leak_check.leaks([line.encode()], names)]
+    return [leak.what for leak in recording_secrets.leaks([line.encode()], names)]
 
 
 def test_every_recording_is_in_the_tables_and_on_the_page():
-    page = (golden.RECORDINGS / "README.md").read_text(encoding="utf-8")
+    page = (golden_recordings.RECORDINGS / "README.md").read_text(encoding="utf-8")
     good, _, bad = page.partition("`refused/`")
-    files = {*golden.RECORDINGS.glob(f"*{SUFFIX}*")}
-    assert files == {file for row in golden.GOLDEN.values() for file in row.files}
-    assert sorted(golden.GOLDEN) == sorted(NAMED.findall(good))
-    bad_files = [path.name.removesuffix(SUFFIX) for path in golden.REJECTED.iterdir()]
+    files = {*golden_recordings.RECORDINGS.glob(f"*{SUFFIX}*")}
+    assert files == {file for row in golden_recordings.GOLDEN.values() for file in row.files}
+    assert sorted(golden_recordings.GOLDEN) == sorted(NAMED.findall(good))
+    bad_files = [path.name.removesuffix(SUFFIX) for path in golden_recordings.REJECTED.iterdir()]
     names = sorted(row.name for row in bad_recordings.TABLE)
     assert sorted(bad_files) == names == sorted(NAMED.findall(bad))
 
 
 def test_every_recording_with_peers_has_a_session():
-    with_peers = {row.name for row in golden.GOLDEN.values() if row.needs_peers}
-    sides = {client for client, _ in golden.SIDES}
+    with_peers = {row.name for row in golden_recordings.GOLDEN.values() if row.needs_peers}
+    sides = {client for client, _ in golden_recordings.SIDES}
     assert with_peers - sides == set(golden_sessions.SESSIONS)
 
 
@@ -66,7 +66,7 @@ LEAKS = {
 
 
 def test_every_pattern_is_tried():
-    assert LEAKS.keys() == leak_check.PATTERNS.keys()
+    assert LEAKS.keys() == recording_secrets.PATTERNS.keys()
 
 
 @pytest.mark.parametrize("what", LEAKS)
@@ -85,10 +85,10 @@ def test_secrets_are_found_in_frames_in_base64():
     assert found(json.dumps({"n": 1, "b": frame})) == ["AI service key"]
 
 
-@pytest.mark.parametrize("row", golden.GOLDEN.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", golden_recordings.GOLDEN.values(), ids=lambda row: row.name)
 def test_every_file_is_looked_into_compressed_or_not(row):
     for number, file in enumerate(row.files, 1):
-        body = json.loads(next(leak_check.lines_of(file)))["f"]
+        body = json.loads(next(recording_secrets.lines_of(file)))["f"]
         assert (body["format_version"], body.get("segment")) == (FORMAT_VERSION, number)
 
 
@@ -98,19 +98,19 @@ def test_names_of_a_machine_are_found_as_words():
 
 
 def test_names_that_say_nothing_are_not_looked_for(monkeypatch):
-    monkeypatch.setattr(leak_check.getpass, "getuser", lambda: "root")
-    monkeypatch.setattr(leak_check.socket, "gethostname", lambda: "boole.example.org")
-    names = leak_check.names_of_this_machine()
+    monkeypatch.setattr(recording_secrets.getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(recording_secrets.socket, "gethostname", lambda: "boole.example.org")
+    names = recording_secrets.names_of_this_machine()
     assert "root" not in names.values()
-    assert {"boole", "boole.example.org", str(golden.HOME)} <= set(names.values())
+    assert {"boole", "boole.example.org", str(golden_recordings.HOME)} <= set(names.values())
 
 
 def test_changes_of_long_recordings_are_spread():
     changes = [Change("out", str(n), [], range(0), frozenset()) for n in range(100)]
     changes += [Change("in", str(n), [], range(0), frozenset()) for n in range(3)]
-    tried = list(recordings.spread(changes))
+    tried = list(check_recordings.spread(changes))
     assert [change.what for change in tried if change.kind == "in"] == ["0", "1", "2"]
     outs = [int(change.what) for change in tried if change.kind == "out"]
-    assert len(outs) <= recordings.CHANGES_MAX
+    assert len(outs) <= check_recordings.CHANGES_MAX
     assert outs[0] == 0
     assert outs[-1] > 90

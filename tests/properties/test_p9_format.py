@@ -3,7 +3,7 @@
 import os
 import re
 
-import golden
+import golden_recordings
 import pytest
 import trio
 
@@ -13,8 +13,8 @@ from mcp_trio.transports import memory_pair, open_stdio_channel
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = list(golden.GOLDEN.values())
-REPLAYED = [each for each in GOLDEN if each.replays == golden.STRICTLY]
+GOLDEN = list(golden_recordings.GOLDEN.values())
+REPLAYED = [each for each in GOLDEN if each.replays == golden_recordings.STRICTLY]
 
 
 def by_name(each):
@@ -31,7 +31,7 @@ def test_a_golden_recording_is_undamaged(each):
 @pytest.mark.parametrize("each", REPLAYED, ids=by_name)
 def test_a_golden_recording_of_a_server_replays(stage, each, count):
     for seed in range(2):
-        server = golden.load_server(each.server)
+        server = golden_recordings.load_server(each.server)
         report = stage.replayed(each.path, server, seed=seed, key=each.key, allow_damaged=True)
         assert report.is_complete or each.is_cut
     count(2)
@@ -46,7 +46,7 @@ def test_a_changed_golden_recording_does_not_replay(stage, tmp_path, count):
         lines[answers[0]] = lines[answers[0]].replace(b'"result":{', b'"result":{"more":1,', 1)
         path = tmp_path / "changed.mcprec.jsonl"
         path.write_bytes(b"".join(lines))
-        server = golden.load_server(each.server)
+        server = golden_recordings.load_server(each.server)
         assert stage.divergence(path, server, key=each.key, allow_damaged=True) is not None, (
             each.name
         )
@@ -67,10 +67,10 @@ def with_unknowns(lines):
 
 
 def test_unknown_kinds_and_keys_are_skipped_with_a_warning(stage, tmp_path):
-    each = golden.GOLDEN["counter"]
+    each = golden_recordings.GOLDEN["counter"]
     path = tmp_path / "later.mcprec.jsonl"
     path.write_bytes(b"".join(with_unknowns(open_recording(each.path))))
-    report = stage.replayed(path, golden.load_server(each.server))
+    report = stage.replayed(path, golden_recordings.load_server(each.server))
     assert report.is_complete
     assert any("weather" in note for note in report.notes)
     assert any("unknown keys" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""Recordings of servers that are killed; `tools/kill_recorders.py` kills them many times."""
+"""Recordings of servers that are killed; `tools/proof/kill_recorders.py` kills them many times."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import open_stdio_channel
 from mcp_trio.types import TextContent
 
-KILL = Path(__file__).parents[2] / "tools" / "kill_recorders.py"
+KILL = Path(__file__).parents[2] / "tools" / "proof" / "kill_recorders.py"
 SECONDS_MAX = 400
 
 

@@ -5,7 +5,7 @@ from math import comb
 
 import pytest
 import trio
-from golden import GOLDEN, STRICTLY, load_server
+from golden_recordings import GOLDEN, STRICTLY, load_server
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Kill recording servers and look for lost records: `python tools/kill_recorders.py`.
+"""Kill recording servers and look for lost records: `python tools/proof/kill_recorders.py`.
 
 A client may only receive messages whose records have been handed to the system, so that not even
 SIGKILL loses one. Each trial forks a server that records, over pipes, keeps it busy with calls,

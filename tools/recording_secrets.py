@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from golden import HOME
+from golden_recordings import HOME
 
 from mcp_trio._journal.secrets import SHAPES
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX

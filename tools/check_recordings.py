@@ -1,4 +1,4 @@
-"""Check the golden recordings: `python tools/recordings.py`. Needs no peers.
+"""Check the golden recordings: `python tools/check_recordings.py`. Needs no peers.
 
 Every recording that replays strictly is replayed 20 times, under different scheduler seeds, in
 processes with different hash seeds. Then it is changed, in each way that a replay has to notice,
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bad_recordings import TABLE, problems_of
-from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
-from leak_check import leaks, lines_of, names_of_this_machine
+from golden_recordings import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from recording_changes import CHANGES, Change, changes
+from recording_secrets import leaks, lines_of, names_of_this_machine
 
 from mcp_trio._cli.recordings import check_summary, is_intact
 from mcp_trio._recorder.files import SUFFIX
