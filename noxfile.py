@@ -258,8 +258,8 @@ def redis(session: nox.Session) -> None:
         stores = "--include=mcp_trio/_redis/*,mcp_trio/redis.py"
         session.run("coverage", "report", stores, "--omit=none", "--fail-under=95")
         session.run("python", "tools/interop/install.py")
-        session.run("python", "tools/interop/many_machines.py", "--clients", "20")
-        session.run("python", "tools/interop/many_limits.py")
+        session.run("python", "tools/interop/instances_failures.py", "--clients", "20")
+        session.run("python", "tools/interop/instances_limits.py")
 
 
 @nox.session(default=False)

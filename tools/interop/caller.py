@@ -1,8 +1,8 @@
 """The actions of a handler of the "everything" server, independent of the SDK.
 
 `ask` requests input from the client. In a session this sends a request; without sessions the
-handler
-ends with an `input_required` result, and runs again when the client retries with the answers.
+handler ends with an `input_required` result, and runs again when the client retries with the
+answers.
 """
 
 import json

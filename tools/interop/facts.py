@@ -18,6 +18,10 @@ TOUR: Final = "tour:"
 """Before a protocol version: the client runs `mount_checks.py` instead of the scenario."""
 
 
+SCRIPT: Final = "script:"
+"""Before a folder: the client runs the request script of that name, at a server in the folder."""
+
+
 HUB: Final = "hub"
 """Before a command: the client listens, and the command's server dials the client's URL."""
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import attrs
 from environments import arguments_of, in_environment, prepare
-from facts import FACTS
+from facts import FACTS, SCRIPT
 from method_counts import records_of
-from peers import HERE, HOME, PEERS, PYTHON_2, Command, MissingPeer, is_installed
+from peers import HERE, HOME, PEERS, Command, MissingPeer
 
 from mcp_trio.recording import Record, diff, open_recording
 
@@ -61,36 +61,24 @@ def proxied(peer: str) -> "ServerCommand":
 # Clients: commands that start a server, and send it the requests of a script.
 
 
-def our_client(script: str, folder: Path, server: Command) -> Command:
+def our_client(folder: Path, server: Command) -> Command:
     """Return the command of our client, which also records."""
-    recording = str(client_recording(folder))
-    return [
-        sys.executable,
-        str(HERE / "our_script_client.py"),
-        script,
-        str(folder),
-        recording,
-        *server,
-    ]
+    program = [sys.executable, str(HERE / "our_client.py")]
+    return [*program, "--record", str(client_recording(folder)), f"{SCRIPT}{folder}", *server]
 
 
-def python_sdk(script: str, folder: Path, server: Command) -> Command:
+def python_sdk(folder: Path, server: Command) -> Command:
     """Return the command of the Python SDK's client."""
-    if not is_installed(PYTHON_2):
-        raise MissingPeer(PYTHON_2.name)
-    program = PYTHON_2.start(str(HERE / "python_2_script_client.py"))
-    return [*program, script, str(folder), *server]
+    return PEERS["Python 2"].client_command(f"{SCRIPT}{folder}", *server)
 
 
 def scenario(peer: str) -> "ClientCommand":
     """Return the command of an SDK's client that runs the whole scenario."""
-    return lambda _story, _folder, server: PEERS[peer].client_command(
-        FACTS.protocol_version, *server
-    )
+    return lambda _folder, server: PEERS[peer].client_command(FACTS.protocol_version, *server)
 
 
 ServerCommand = Callable[[Path, Path], Command]
-ClientCommand = Callable[[str, Path, Command], Command]
+ClientCommand = Callable[[Path, Command], Command]
 
 
 @attrs.frozen
@@ -127,7 +115,7 @@ def record_session(name: str, into: Path, *, root: Path = ROOT) -> None:
     file.unlink(missing_ok=True)  # a session never overwrites a recording
     prepare(session.script, folder)
     server = in_environment(folder, session.server(folder, file))
-    client = session.client(session.script, folder, server)
+    client = session.client(folder, server)
     done = subprocess.run(
         client, cwd=folder, capture_output=True, text=True, check=False, timeout=SESSION_SECONDS
     )

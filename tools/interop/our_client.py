@@ -1,17 +1,19 @@
-"""The scenario on our client: `python our_client.py --record FILE VERSION SERVER…`."""
+"""The scenario on our client: `python our_client.py --record FILE MODE SERVER…`."""
 
 import argparse
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import mount_checks
 import msgspec
+import request_scripts
 import scenario
 import trio
-from facts import FACTS, HUB, TOUR, VERSION_MODES, has, is_url
+from facts import FACTS, HUB, SCRIPT, TOUR, VERSION_MODES, has, is_url
 from sdk_adapter import (
     ELICITED,
     MESSAGE,
@@ -221,7 +223,17 @@ async def dialled(command: list[str]) -> AsyncIterator[Channel]:
         process.terminate()
 
 
+async def run_script(server: list[str], record: str | None, folder: Path) -> None:
+    host = request_scripts.ScriptHost(folder)
+    options = {"record": record, "stderr": "inherit"}
+    async with client_for(host, server, FACTS.protocol_version, **options) as client:
+        await request_scripts.run_script(folder, Session(client, host), host)
+
+
 async def main(server: list[str], record: str | None, mode: str) -> None:
+    if mode.startswith(SCRIPT):
+        await run_script(server, record, Path(mode.removeprefix(SCRIPT)))
+        return
     host = Host()
     protocol_version = mode.removeprefix(TOUR)
     how: dict[str, Any] = {"limits": MOUNT_LIMITS} if mode != protocol_version else {}
@@ -246,10 +258,8 @@ async def main(server: list[str], record: str | None, mode: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record")
-    tours = (TOUR + protocol_version for protocol_version in FACTS.protocol_versions)
-    known = [*PROTOCOL_VERSIONS_BY_MODE, *tours]
     parser.add_argument(
-        "mode", choices=known, help="a protocol version, tour:VERSION, or a version mode"
+        "mode", help="a protocol version, a version mode, tour:VERSION, or script:FOLDER"
     )
     parser.add_argument("server", nargs=argparse.REMAINDER, help="a command, or a URL")
     options = parser.parse_args()

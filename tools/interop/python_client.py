@@ -1,17 +1,18 @@
 """The common part of the clients on the official Python SDKs 1 and 2.
 
 Each runs in an environment with its version of `mcp`; `python_1_client.py` and `python_2_client.py`
-hold
-the differences.
+hold the differences.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import mount_checks
+import request_scripts
 import scenario
-from facts import TOUR, VERSION_MODES, has, is_sse, is_url, is_websocket
+from facts import FACTS, SCRIPT, TOUR, VERSION_MODES, has, is_sse, is_url, is_websocket
 from mcp import ClientSession, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -235,7 +236,13 @@ Connect = Callable[[Host, str, Sequence[str]], AbstractAsyncContextManager[Sessi
 
 
 async def run_scenario(connect: Connect, mode: str, server: Sequence[str]) -> None:
-    """Run the scenario, the mount checks (with "tour:"), or only greet (with a version mode)."""
+    """Run what the mode says: see `facts.py`; at a protocol version the scenario."""
+    if mode.startswith(SCRIPT):
+        folder = Path(mode.removeprefix(SCRIPT))
+        host = request_scripts.ScriptHost(folder)
+        async with connect(host, FACTS.protocol_version, server) as session:
+            await request_scripts.run_script(folder, session, host)
+        return
     host = Host()
     protocol_version = mode.removeprefix(TOUR)
     async with connect(host, protocol_version, server) as session:

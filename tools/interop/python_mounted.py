@@ -1,10 +1,8 @@
 """The "everything" server, mounted in other applications, for `mounts.py`.
 
 Run by hypercorn's command, `hypercorn python_mounted.py:in_starlette()`, or without an application
-around
-it, `python python_mounted.py --server native`. No application forwards the lifespan to it. Its
-connections
-are short-lived, so that a long call in a session has to reconnect.
+around it, `python python_mounted.py --server native`. No application forwards the lifespan to it.
+Its connections are short-lived, so that a long call in a session has to reconnect.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """A message stream that notes request ids, for the Python SDK 1.
 
-That SDK sends no cancellation when a request's task is cancelled, and does not expose the request's
-id.
+That SDK sends no cancellation when a request's task is cancelled, and does not expose its id.
 """
 
 from collections.abc import AsyncIterator

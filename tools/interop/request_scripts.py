@@ -1,8 +1,7 @@
 """The requests that clients send to each server, in order: one script per server.
 
 Our client and the Python SDK run a script through their adapters; `scripted_host.py` writes its
-requests
-as bytes. `environments.py` prepares each server's folder.
+requests as bytes. `environments.py` prepares each server's folder.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -421,8 +420,9 @@ BIG: Final[Mapping[str, Step]] = {
 }
 
 
-async def run_script(name: str, folder: Path, session: Session, host: Host) -> None:
-    """Run the script of that name with a server that runs in the folder."""
+async def run_script(folder: Path, session: Session, host: Host) -> None:
+    """Run the script with the name of the folder, in which the server runs."""
+    name = folder.name
     steps: Iterable[ScriptStep] = SCENARIO_SCRIPTS.get(name) or SCRIPTS[name](folder)
     for step in steps:
         await step(session, host)

@@ -1,8 +1,7 @@
 """A host that sends the same bytes in every session.
 
 It waits for each answer, and answers the server's requests at once, which fixes the order of
-everything.
-It keeps the bytes of both directions.
+everything. It keeps the bytes of both directions.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Call the server of many_machines.py by the official Python SDK.
+"""Call the server of instances_failures.py by the official Python SDK.
 
-`python_many_caller.py URL NAMES SECONDS` prints one line for each call: the key, the outcome, the
-milliseconds and the messages received.
+`python_1_instances_client.py URL NAMES SECONDS` prints one line for each call: the key, the
+outcome, the milliseconds and the messages received.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""An instance of many_machines.py: `many_server.py PORT REDIS_URL LEASE_SECONDS HOST [memory]`.
+"""One of several instances: `instances_server.py PORT REDIS_URL LEASE_SECONDS HOST [memory]`.
 
 Each execution of a call is written to a file, which all instances append to; the environment
 variable EXECUTIONS names it. With the argument `memory`, the instance does not use Redis. With the

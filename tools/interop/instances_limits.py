@@ -1,6 +1,6 @@
-"""Show that limits hold under load, on one instance and on three: `tools/interop/many_limits.py`.
+"""Show that limits hold under load, on one instance and on three.
 
-    python tools/interop/many_limits.py --seconds 10 --rate 50/second
+    python tools/interop/instances_limits.py --seconds 10 --rate 50/second
 
 Each run starts `mcp-trio run --rate-limit` once, or three times with a Redis. Each user has clients
 at all instances, which call as fast as they can, and ignore that they should wait. The table

@@ -1,6 +1,6 @@
 """CPU time per call of three instances: with memory stores, and with Redis and two ways of routing.
 
-    python tools/interop/many_costs.py --calls 5000
+    python tools/interop/instances_costs.py --calls 5000
 
 One client of a session with a handshake calls a tool that only returns. With sticky routing, each
 call reaches the owner of the session; with random routing, two of three calls reach another
@@ -18,7 +18,7 @@ from typing import Final
 
 import httpx2
 import trio
-from many_machines import INSTANCES, Instance
+from instances_failures import INSTANCES, Instance
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 

@@ -1,8 +1,8 @@
 """Many clients of three instances that are killed, stopped and cut off from Redis.
 
-    python tools/interop/many_machines.py --seconds 600 --clients 200
+    python tools/interop/instances_failures.py --seconds 600 --clients 200
 
-A Redis and three instances of many_server.py run on this machine, behind a TCP balancer that
+A Redis and three instances of instances_server.py run on this machine, behind a TCP balancer that
 sends each connection to another instance. The clients are ours, and those of the official SDKs
 for Python and TypeScript. Every 20 seconds one instance is killed (SIGKILL), in turn, and started
 again. Calls that an instance had begun go on in another one, as their effects allow. Some calls of
@@ -85,8 +85,8 @@ class Instance:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self, *options: str) -> None:
-        """Start the instance, with further arguments of many_server.py."""
-        command = [sys.executable, str(HERE / "many_server.py"), str(self.port)]
+        """Start the instance, with further arguments of instances_server.py."""
+        command = [sys.executable, str(HERE / "instances_server.py"), str(self.port)]
         command += [self.redis.url, str(self.lease_seconds)]
         command += [f"127.0.0.1:{self.balancer_port}", *options]
         environment = {**os.environ, "EXECUTIONS": str(self.executions)}
@@ -250,10 +250,16 @@ def callers(count: int, seconds: float, url: str, sdks: Sequence[str]) -> Iterat
     """Yield the commands of the official SDKs."""
     if "python" in sdks:
         names = named("python", count)
-        yield [PYTHON_1.python, str(HERE / "python_many_caller.py"), url, names, str(seconds)]
+        yield [
+            PYTHON_1.python,
+            str(HERE / "python_1_instances_client.py"),
+            url,
+            names,
+            str(seconds),
+        ]
     if "typescript" in sdks:
         names = named("typescript", count)
-        yield [*TYPESCRIPT.start("many_caller.mjs"), url, names, str(seconds)]
+        yield [*TYPESCRIPT.start("instances_client.mjs"), url, names, str(seconds)]
 
 
 def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> int:

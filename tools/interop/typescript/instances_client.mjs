@@ -1,6 +1,6 @@
-// Call the server of tools/interop/many_machines.py by the official TypeScript SDK:
-// `node many_caller.mjs URL NAMES SECONDS`. Prints one line for each call: the key, the outcome, the
-// milliseconds and the messages received.
+// Call the server of tools/interop/instances_failures.py by the official TypeScript SDK:
+// `node instances_client.mjs URL NAMES SECONDS`. Prints one line for each call: the key, the
+// outcome, the milliseconds and the messages received.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
