@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import attrs
 import inspector
 import interop_command
-import login
 import mounts
 import our_client
 import peers
@@ -371,16 +370,6 @@ def test_an_unknown_peer_is_rejected(capsys):
 
 def test_every_peer_is_pinned_to_one_version():
     assert all(re.fullmatch(r"[0-9]+(\.[0-9]+)+", peer.version) for peer in peers.PEERS.values())
-
-
-def test_the_lock_of_the_provider_is_of_its_pin_and_names_no_registry():
-    lock = json.loads((login.PROVIDER.folder / "package-lock.json").read_text())
-    packages = lock["packages"]
-    assert (
-        packages[f"node_modules/{login.PACKAGE}"]["version"]
-        == login.PROVIDER.pins()["oidc-provider"]
-    )
-    assert not [name for name, package in packages.items() if "resolved" in package]
 
 
 def test_the_lock_of_npm_is_of_the_pins_and_names_no_registry():

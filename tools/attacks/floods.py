@@ -10,7 +10,6 @@ their latency, the server's memory at its peak and afterwards, and its CPU time;
 import argparse
 import contextlib
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +35,7 @@ from target import allow_descriptors
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
 from interop_command import new_table, show
+from server_processes import self_signed
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
 SECONDS: Final = 2.0
@@ -210,16 +210,6 @@ STORMS: Final = (
 )
 
 
-def certificate(folder: Path) -> Path:
-    """Return a new file with a self-signed certificate and its key."""
-    file = folder / "certificate.pem"
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    out = ["-keyout", str(file), "-out", str(folder / "only.pem"), "-subj", "/CN=127.0.0.1"]
-    subprocess.run(["openssl", "req", "-x509", *key, *out], check=True, capture_output=True)
-    file.write_bytes(file.read_bytes() + (folder / "only.pem").read_bytes())
-    return file
-
-
 async def storm_on(storm: Storm, port: int, number: int) -> None:
     """Open one connection again and again, with a pause, until cancelled."""
     client = Client(number % storm.addresses + 100, port)
@@ -270,8 +260,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.storm not in storm.name:
             continue
         with tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-") as folder:
-            pem = certificate(Path(folder)) if storm.has_tls else None
-            with running_target(storm.host, storm.limits, Path(folder), pem) as server:
+            tls = self_signed(Path(folder)) if storm.has_tls else ()
+            with running_target(storm.host, storm.limits, Path(folder), *tls) as server:
                 latencies, figures = trio.run(measure, server, storm, seconds)
         table.add_row(storm.name, *latencies.cells(), *(f"{figure:.1f}" for figure in figures))
         if storm.is_bounded:

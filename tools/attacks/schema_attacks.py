@@ -22,9 +22,10 @@ import attrs
 import trio
 from attacked_process import AttackCost, cost_in_process, cost_of, print_cost
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
 from interop_command import new_table, show
+from load import hello
 
 from mcp_trio import Client, RequestError, Server
 from mcp_trio.errors import MCPError
@@ -156,14 +157,7 @@ async def attack_server(attack: SchemaAttack) -> AttackCost:
             response = connection.getresponse()
             return response, response.read().decode()
 
-        hello = {
-            "protocolVersion": version,
-            "capabilities": {},
-            "clientInfo": {"name": "attacker", "version": "1"},
-        }
-        opened, _ = await trio.to_thread.run_sync(
-            post, json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
-        )
+        opened, _ = await trio.to_thread.run_sync(post, hello(version).decode())
         headers = {
             "Mcp-Session-Id": opened.headers["Mcp-Session-Id"],
             "MCP-Protocol-Version": version,

@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--transport", choices=serve_sockets.STARTS, required=True)
     parser.add_argument("--address", default="0", help="a port, or the path of a socket file")
     parser.add_argument("--limits", choices=LIMITS, required=True)
-    parser.add_argument("--certificate", help="a file with a certificate and its key")
+    parser.add_argument("--certificate", nargs=2, help="a file, and the file of its key")
     options = parser.parse_args()
     allow_descriptors()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
@@ -129,7 +129,8 @@ def main() -> None:
         server.tool(tool)
     more = HTTP_OPTIONS if options.limits in {"http", "fair", "many"} else {}
     if options.certificate is not None:
-        more = {**more, "certfile": options.certificate}
+        certfile, keyfile = options.certificate
+        more = {**more, "certfile": certfile, "keyfile": keyfile}
     serve_sockets.run(server, options.transport, options.address, **more)
 
 

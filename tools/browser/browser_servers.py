@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from browser_cases import HOSTS, ON_THE_WAY, TLS_HOSTS, TOKEN, TOOL, Host, Setting, greeting
 from peers import NodeEnvironment
+from server_processes import self_signed
 
 from mcp_trio import Context, Server
 
@@ -85,11 +86,8 @@ def server_with_greeting(greeted: set[str]) -> Server:
 
 def certificate(folder: Path) -> Mapping[str, str]:
     """Return the TLS options of a server with a self-signed certificate."""
-    files = {"certfile": str(folder / "certificate.pem"), "keyfile": str(folder / "key.pem")}
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    out = ["-keyout", files["keyfile"], "-out", files["certfile"], "-subj", "/CN=127.0.0.1"]
-    subprocess.run(["openssl", "req", "-x509", *key, *out], check=True, capture_output=True)
-    return files
+    certfile, keyfile = self_signed(folder)
+    return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
 async def serve_all(

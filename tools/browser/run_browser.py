@@ -23,7 +23,7 @@ import attrs
 import trio
 
 HERE: Final = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "interop"))
+sys.path += [str(HERE.parent), str(HERE.parent / "interop")]
 
 from browser_cases import (  # noqa: E402
     H2,

@@ -45,7 +45,7 @@ QUESTION = "How warm is it in Oslo?"
 
 @attrs.frozen
 class User:
-    """Who somebody is."""
+    """A user of the client."""
 
     username: str
     email: str
@@ -53,7 +53,7 @@ class User:
 
 @attrs.frozen
 class Profile:
-    """More of that, which is filled in before."""
+    """A user, in a form with default values."""
 
     name: str = "John Doe"
     age: int = 30
@@ -78,7 +78,7 @@ class Coloured:
 
 @attrs.frozen
 class Setting:
-    """What something is about."""
+    """The context of a prompt or a resource."""
 
     context: str
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
 import httpx2
 import trio
@@ -22,19 +21,8 @@ from instances_failures import INSTANCES, Instance
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
-from load import cpu_seconds_of
+from load import NEWEST_LEGACY, cpu_seconds_of, hello
 from server_processes import RedisProcess
-
-INITIALIZE: Final = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "costs", "version": "1"},
-    },
-}
 
 
 def cpu_seconds(process: "subprocess.Popen[bytes] | None") -> float:
@@ -47,10 +35,10 @@ async def measure(
 ) -> tuple[float, float]:
     """Return the CPU microseconds per call of all instances, and of Redis."""
     randomness = random.Random(1)
-    headers = {"Accept": "application/json, text/event-stream"}
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
         urls = [f"http://127.0.0.1:{each.port}/mcp" for each in instances]
-        opened = await http.post(urls[0], json=INITIALIZE)
+        opened = await http.post(urls[0], content=hello(NEWEST_LEGACY))
         http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
         initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         await http.post(urls[0], json=initialized)

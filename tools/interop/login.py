@@ -26,7 +26,7 @@ from install import ensure
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
-from peers import NODE, NodeEnvironment
+from peers import NODE, TYPESCRIPT
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -41,8 +41,6 @@ from mcp_trio.auth import (
     ResourceServer,
 )
 
-HERE: Final = Path(__file__).resolve().parent
-PROVIDER: Final = NodeEnvironment(name="oidc-provider", folder=HERE / "oidc_provider", node=NODE)
 PACKAGE: Final = "oidc-provider"
 PAGES_MAX: Final = 20
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
@@ -149,7 +147,7 @@ def provider() -> Generator[str]:
     """Run the provider while the block runs; yield its issuer."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_server(PROVIDER.start("provider.mjs"), Path(folder, "log")) as process,
+        running_server(TYPESCRIPT.start("oidc_provider.mjs"), Path(folder, "log")) as process,
     ):
         yield process.url
 
@@ -301,12 +299,13 @@ async def check_proxy(issuer: str) -> list[tuple[str, bool]]:
 
 
 def main() -> None:
-    ensure(PROVIDER)
+    ensure(NODE)
+    ensure(TYPESCRIPT)
     with provider() as issuer:
         with protected_server(issuer) as url:
             rows = trio.run(check, url)
         rows += trio.run(check_proxy, issuer)
-    print(f"{PACKAGE} {PROVIDER.pins()[PACKAGE]}")
+    print(f"{PACKAGE} {TYPESCRIPT.pins()[PACKAGE]}")
     for text, holds in rows:
         print(f"  {'ok' if holds else 'WRONG'}  {text}")
     sys.exit(0 if all(holds for _, holds in rows) else 1)

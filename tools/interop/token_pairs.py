@@ -22,7 +22,7 @@ from typing import Final, cast
 
 import trio
 from install import ensure
-from login import PROVIDER, User, provider
+from login import PACKAGE, User, provider
 from peers import NODE, PYTHON_1, TYPESCRIPT, Command
 from server_processes import listening, running_server, wait_until_listening
 
@@ -178,7 +178,7 @@ async def pair(client: str, server: str, issuer: str | None) -> str:
 
 def matrix(issuer: str) -> int:
     """Try each pair; return the exit status."""
-    source = f"{PROVIDER.name} {PROVIDER.pins()[PROVIDER.name]}"
+    source = f"{PACKAGE} {TYPESCRIPT.pins()[PACKAGE]}"
     pairs: list[tuple[str, str, str, str | None]] = [
         *((each, OURS, OWN_ISSUER, None) for each in (OURS, *SDKS)),
         *((each, OURS, source, issuer) for each in (OURS, *SDKS)),
@@ -283,7 +283,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Servers and clients that need tokens.")
     parser.add_argument("--demo", action="store_true", help="record, replay, and change the rule")
     options = parser.parse_args()
-    for each in (NODE, PROVIDER, *(() if options.demo else (PYTHON_1, TYPESCRIPT))):
+    for each in (NODE, TYPESCRIPT, *(() if options.demo else (PYTHON_1,))):
         ensure(each)
     with provider() as issuer:
         return demo(issuer) if options.demo else matrix(issuer)

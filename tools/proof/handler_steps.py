@@ -115,7 +115,7 @@ async def elicit(handler: RunningHandler, step: Step) -> None:
     try:
         answer = await handler.ctx.elicit(f"How many of {step.amount}?", form_of(step))
     except CapabilityMissing:
-        handler.seen.append("nobody to ask")
+        handler.seen.append("the client cannot elicit")
     else:
         handler.seen.append([answer.action, answer_text(answer)])
 
@@ -124,7 +124,7 @@ async def visit(handler: RunningHandler, _step: Step) -> None:
     try:
         answer = await handler.ctx.elicit_url("Sign in", PAGE)
     except CapabilityMissing:
-        handler.seen.append("nobody to send")
+        handler.seen.append("the client cannot open pages")
     else:
         await handler.ctx.elicitation_complete(answer.elicitation_id)
         handler.seen.append(answer.action)
@@ -134,7 +134,7 @@ async def ask_all(handler: RunningHandler, step: Step) -> None:
     try:
         answers = await handler.ctx.ask_all(*requests_of(step))
     except CapabilityMissing:
-        handler.seen.append("not everybody to ask")
+        handler.seen.append("the client cannot answer all")
     else:
         handler.seen.append([answer_text(answer) for answer in answers])
 

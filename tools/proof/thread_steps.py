@@ -48,7 +48,7 @@ def elicit(handler: RunningThreadHandler, step: Step) -> None:
     try:
         answer = handler.ctx.elicit(f"How many of {step.amount}?", form_of(step))
     except CapabilityMissing:
-        handler.seen.append("nobody to ask")
+        handler.seen.append("the client cannot elicit")
     else:
         handler.seen.append([answer.action, answer_text(answer)])
 
@@ -57,7 +57,7 @@ def ask_all(handler: RunningThreadHandler, step: Step) -> None:
     try:
         answers = handler.ctx.ask_all(*requests_of(step))
     except CapabilityMissing:
-        handler.seen.append("not everybody to ask")
+        handler.seen.append("the client cannot answer all")
     else:
         handler.seen.append([answer_text(answer) for answer in answers])
 
