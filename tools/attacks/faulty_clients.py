@@ -13,7 +13,7 @@ from raw_peers import Lines, Messages, Script
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
-from load import NEWEST_LEGACY, called, hello
+from load import NEWEST_LEGACY, initialize_request, tool_call
 from socket_wires import BINARY, CLOSE, FIN, PING, TEXT, handshake, masked
 
 # Not hypercorn: it keeps sockets and tasks of ended connections for some time, and its errors close
@@ -26,12 +26,12 @@ MIB: Final = 1 << 20
 FLOOD: Final = 1000
 PINGS: Final = 500
 SESSIONS: Final = 1000
-_CALL: Final = called("echo", {"text": ECHO_TEXT})
-_WAIT: Final = called("wait", {"seconds": 30.0}, 2)
-_SOON: Final = called("wait", {"seconds": 0.2})
+_CALL: Final = tool_call("echo", {"text": ECHO_TEXT})
+_WAIT: Final = tool_call("wait", {"seconds": 30.0}, 2)
+_SOON: Final = tool_call("wait", {"seconds": 0.2})
 _NO_UTF8: Final = b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}'
 _NO_JSON: Final = b"{nothing of the kind"
-_LARGE: Final = called("echo", {"text": "x" * 2 * MIB})
+_LARGE: Final = tool_call("echo", {"text": "x" * 2 * MIB})
 
 
 @attrs.frozen
@@ -110,7 +110,7 @@ async def read_nothing(peer: Lines) -> None:
     if isinstance(peer, Messages):
         await peer.send_bytes(handshake(peer.host, peer.path))
         await trio.sleep(0.2)
-    await peer.send(called("pour", {}, progressToken=1))
+    await peer.send(tool_call("pour", {}, progressToken=1))
     await peer.wait_until_cut()
 
 
@@ -118,7 +118,7 @@ async def flood(peer: Lines) -> None:
     """Send calls without waiting for answers."""
     await peer.open()
     text = {"text": "x" * 100}
-    await peer.send(*(called("echo", text, number) for number in range(1, FLOOD + 1)))
+    await peer.send(*(tool_call("echo", text, number) for number in range(1, FLOOD + 1)))
     await peer.wait_for_outcomes(FLOOD)
     await peer.close()
     await trio.sleep_forever()
@@ -168,7 +168,7 @@ async def open_with(headers: Mapping[str, str], peer: Lines) -> None:
 async def complete_session(peer: Lines) -> None:
     """Initialize, call and close."""
     await peer.open()
-    await peer.send(hello(NEWEST_LEGACY))
+    await peer.send(initialize_request(NEWEST_LEGACY))
     await peer.wait_for_outcomes(1)
     await peer.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     await peer.send(

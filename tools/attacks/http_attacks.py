@@ -27,7 +27,7 @@ from harmful_requests import (
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
-from load import STATELESS_VERSION, called
+from load import STATELESS_VERSION, tool_call
 
 CLOSE_SECONDS_MAX: Final = 15.0
 """The time within which the server has to close a useless connection."""
@@ -202,7 +202,7 @@ def call(tool: str, arguments: Mapping[str, object], **meta: object) -> bytes:
         "Mcp-Method": "tools/call",
         "Mcp-Name": tool,
     }
-    return posted(called(tool, arguments, 1, **meta), headers)
+    return posted(tool_call(tool, arguments, 1, **meta), headers)
 
 
 _ACCEPT: Final = {

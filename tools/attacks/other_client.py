@@ -20,8 +20,8 @@ from http_attacks import call
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 
-from http_wire import Link
-from load import called
+from http_wire import HttpConnection
+from load import tool_call
 from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
 
 ANSWER_SECONDS: Final = 10.0
@@ -55,7 +55,7 @@ def text_over(wire: LineWire, tool: str, **arguments: str) -> str:
         RuntimeError: The server has closed the connection.
         OSError: The answer timed out.
     """
-    wire.send([called(tool, arguments)])
+    wire.send([tool_call(tool, arguments)])
     while not (messages := wire.receive()):
         pass
     return _text_in(messages[0])
@@ -65,7 +65,7 @@ def text_over_http(url: str, tool: str, **arguments: str) -> str:
     """Call a tool on a new HTTP connection, and return the text of its result."""
     port = urlsplit(url).port
     assert port is not None
-    with Link(port) as link:
+    with HttpConnection(port) as link:
         return _text_in(next(link.ask(call(tool, arguments)).messages()))
 
 

@@ -25,7 +25,7 @@ from attacked_process import AttackCost, cost_in_process, cost_of, print_cost
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
 
 from interop_command import new_table, show
-from load import hello
+from load import initialize_request
 
 from mcp_trio import Client, RequestError, Server
 from mcp_trio.errors import MCPError
@@ -157,7 +157,7 @@ async def attack_server(attack: SchemaAttack) -> AttackCost:
             response = connection.getresponse()
             return response, response.read().decode()
 
-        opened, _ = await trio.to_thread.run_sync(post, hello(version).decode())
+        opened, _ = await trio.to_thread.run_sync(post, initialize_request(version).decode())
         headers = {
             "Mcp-Session-Id": opened.headers["Mcp-Session-Id"],
             "MCP-Protocol-Version": version,

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import attrs
 import msgspec
-from http_wire import ANSWER_SECONDS, EVENT_STREAM, Link, Response, written
+from http_wire import ANSWER_SECONDS, EVENT_STREAM, HttpConnection, Response, request_bytes
 from load import (
     CLOSE_SECONDS,
     METADATA,
@@ -26,7 +26,7 @@ from load import (
     Start,
     checked_id,
     cpu_seconds_of,
-    hello,
+    initialize_request,
     rss_mib_of,
 )
 from server_processes import connected, free_port
@@ -133,7 +133,7 @@ class HttpServerUnderLoad:
 
     def _call(
         self,
-        link: Link,
+        link: HttpConnection,
         headers: Mapping[str, str],
         tool: str,
         arguments: Mapping[str, int],
@@ -220,25 +220,27 @@ class HttpServerUnderLoad:
         with self._link() as link:
             for session in sessions:
                 headers = {_SESSION_ID: session, _VERSION: NEWEST_LEGACY}
-                response = link.ask(written("DELETE", self._port, headers))
+                response = link.ask(request_bytes("DELETE", self._port, headers))
                 if response.status not in (200, 202, 204):
                     raise RuntimeError(f"a session was not ended: {response}")
 
-    def _open_session(self, link: Link) -> str:
-        response = link.ask(written("POST", self._port, _HEADERS, hello(NEWEST_LEGACY)))
+    def _open_session(self, link: HttpConnection) -> str:
+        response = link.ask(
+            request_bytes("POST", self._port, _HEADERS, initialize_request(NEWEST_LEGACY))
+        )
         self._answer(response)
         session = response.headers[_SESSION_ID.lower()]
         ready = _encoded({"method": "notifications/initialized"})
         headers = {**_HEADERS, _VERSION: NEWEST_LEGACY, _SESSION_ID: session}
-        status = link.ask(written("POST", self._port, headers, ready)).status
+        status = link.ask(request_bytes("POST", self._port, headers, ready)).status
         if status != 202:
             raise RuntimeError(f"a notification was answered with {status}")
         return session
 
     # The parts of a request, and of an answer
 
-    def _link(self) -> Link:
-        return Link(self._port)
+    def _link(self) -> HttpConnection:
+        return HttpConnection(self._port)
 
     def _headers(self, number: int = 0) -> Mapping[str, str]:
         if self._form.is_stateless:
@@ -258,7 +260,7 @@ class HttpServerUnderLoad:
             params["_meta"] = METADATA
             headers = {**headers, "Mcp-Name": tool}
         body = _encoded({"id": id_, "method": "tools/call", "params": params})
-        return written("POST", self._port, headers, body)
+        return request_bytes("POST", self._port, headers, body)
 
     def _answer(self, response: Response) -> Message:
         """Return the single message of a response."""
@@ -275,7 +277,7 @@ class HttpServerUnderLoad:
 class _Lane:
     """A connection under load, the fixed part of its requests, and the last request's time."""
 
-    link: Link
+    link: HttpConnection
     headers: Mapping[str, str]
     sent_at: float = attrs.field(default=0.0, init=False)
 

@@ -77,7 +77,7 @@ def _joined(rest: bytes) -> bytes | None:
     return None
 
 
-class Link:
+class HttpConnection:
     """A connection with one request at a time; a context manager."""
 
     def __init__(self, port: int) -> None:
@@ -110,7 +110,7 @@ class Link:
                 return response
 
 
-def written(method: str, port: int, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+def request_bytes(method: str, port: int, headers: Mapping[str, str], body: bytes = b"") -> bytes:
     """Return a request to the MCP endpoint, as bytes."""
     fields = {"Host": f"127.0.0.1:{port}", **headers}
     if body:

@@ -203,7 +203,7 @@ class ServerUnderLoad:
             self._send([_request(0, "server/discover", {"_meta": self._meta})])
             next(self._receive())
             return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
-        self._send([hello(self._protocol_version)])
+        self._send([initialize_request(self._protocol_version)])
         next(self._receive())
         start = Start(self.cpu_seconds(), time.perf_counter() - self._begin)
         self._send([msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})])
@@ -301,7 +301,7 @@ def rotated(names: Sequence[Name], by: int) -> Sequence[Name]:
     return [*names[first:], *names[:first]]
 
 
-def hello(protocol_version: str) -> bytes:
+def initialize_request(protocol_version: str) -> bytes:
     """Return the `initialize` request of a legacy client."""
     params = {
         "protocolVersion": protocol_version,
@@ -311,7 +311,7 @@ def hello(protocol_version: str) -> bytes:
     return _request(0, "initialize", params)
 
 
-def called(tool: str, arguments: Mapping[str, object], number: int = 1, **meta: object) -> bytes:
+def tool_call(tool: str, arguments: Mapping[str, object], number: int = 1, **meta: object) -> bytes:
     """Return the tool call of a stateless client; `meta` is added to its metadata."""
     params = {"name": tool, "arguments": arguments, "_meta": {**METADATA, **meta}}
     return _request(number, "tools/call", params)

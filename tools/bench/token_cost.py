@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from joserfc import jwk, jwt
-from load import called, cpu_seconds_of
+from load import cpu_seconds_of, tool_call
 from measuring import print_table
 from peers import PYTHON_2, is_installed
 from server_processes import listening
@@ -35,7 +35,7 @@ KEYS: Final = "BENCH_KEYS"
 VARIANTS: Final = ("no token", "fixed token", "one token", "a token for each call, ES256")
 OF_SDK: Final = f"{PYTHON_PEER}: "
 SDK_VARIANTS: Final = tuple(f"{OF_SDK}{each}" for each in VARIANTS if each != "fixed token")
-BODY: Final = called("add", {"a": 1, "b": 2})
+BODY: Final = tool_call("add", {"a": 1, "b": 2})
 HEADERS: Final = {
     "Accept": "application/json, text/event-stream",
     "Content-Type": "application/json",

@@ -21,7 +21,7 @@ from instances_failures import INSTANCES, Instance
 
 sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
-from load import NEWEST_LEGACY, cpu_seconds_of, hello
+from load import NEWEST_LEGACY, cpu_seconds_of, initialize_request
 from server_processes import RedisProcess
 
 
@@ -38,7 +38,7 @@ async def measure(
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
         urls = [f"http://127.0.0.1:{each.port}/mcp" for each in instances]
-        opened = await http.post(urls[0], content=hello(NEWEST_LEGACY))
+        opened = await http.post(urls[0], content=initialize_request(NEWEST_LEGACY))
         http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
         initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         await http.post(urls[0], json=initialized)

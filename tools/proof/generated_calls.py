@@ -11,9 +11,8 @@ from typing import Any, Final
 import external_calls
 import trio
 from generated_client import ScriptedClient
+from generated_programs import COMPOSED, LEAVES, THREAD_COMPOSED, THREAD_LEAVES, program_of
 from handler_steps import STEPS, RunningHandler, SharedState
-from latency_server import start_latency_server
-from programs import COMPOSED, LEAVES, THREAD_COMPOSED, THREAD_LEAVES, program_of
 from thread_steps import STEPS as THREAD_STEPS
 from thread_steps import RunningThreadHandler
 
@@ -101,7 +100,7 @@ def record(seed: int, path: str) -> str:
 
         with trio.fail_after(SESSION_SECONDS_MAX):
             async with trio.open_nursery() as web:
-                url = await start_latency_server(web)
+                url = await external_calls.start_latency_server(web)
                 async with trio.open_nursery() as nursery:
                     session = await nursery.start(serve)
                     await ScriptedClient(program, protocol_version, peer, url).run()

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgspec
 import trio
-from programs import Call, Program, Retry
+from generated_programs import Call, Program, Retry
 
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,

@@ -7,7 +7,7 @@ import attrs
 import external_calls
 import httpx2
 import trio
-from programs import Script, Step
+from generated_programs import Script, Step
 
 from mcp_trio import Context, Elicitation, Roots, Sampling, ToolError, UrlElicitation
 from mcp_trio.errors import CapabilityMissing

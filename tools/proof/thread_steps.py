@@ -5,8 +5,8 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 import external_calls
+from generated_programs import Script, Step
 from handler_steps import TOTAL, SharedState, answer_text, form_of, requests_of
-from programs import Script, Step
 
 from mcp_trio import ThreadContext, ToolError
 from mcp_trio.errors import CapabilityMissing
