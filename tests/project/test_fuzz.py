@@ -20,7 +20,7 @@ def test_a_parser_takes_its_corpus(file):
 
 
 def test_each_planted_fault_has_its_place():
-    planted = runpy.run_path(str(FUZZ / "planted.py"))["PLANTED"]
+    planted = runpy.run_path(str(FUZZ / "planted_faults.py"))["PLANTED"]
     package = FUZZ.parents[1] / "mcp_trio"
     for fault in planted:
         assert (package / fault.file).read_text(encoding="utf-8").count(fault.text) == 1, fault

@@ -37,7 +37,6 @@ from browser_cases import (  # noqa: E402
     Outcome,
     attempts,
 )
-from browser_consent import consent_problems  # noqa: E402
 from browser_servers import (  # noqa: E402
     PAGE,
     SANDBOXED,
@@ -53,6 +52,14 @@ from interop_command import new_table, run_command, show, wrong  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from mcp_trio import Client, Context, Server  # noqa: E402
+from mcp_trio.auth import (  # noqa: E402
+    AuthorizationServer,
+    DevelopmentLogin,
+    MemoryTokenStore,
+    OAuth,
+)
+
 DRIVER: Final = NodeEnvironment(name="browser", folder=HERE / "node", node=NODE)
 CHROMIUM: Final = "chromium"
 AT_ONCE: Final = 3
@@ -63,6 +70,11 @@ PAGES_AT_SERVERS: Final = ("own", "rebound")
 
 SILENT: Final[Mapping[str, Any]] = {"result": "nothing", "statuses": (), "protocols": ()}
 """The report of a visit that the browser has not made."""
+
+LOGIN_SECONDS_MAX: Final = 60.0
+USER: Final = "ada"
+CLIENT: Final = "Buoy <b>&amp; mast</b>"
+SCOPES: Final = {"notes:write": "Write and delete your notes"}
 
 CHROMIUM_OPTIONS: Final = (
     f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
@@ -167,7 +179,7 @@ async def run_visits(
                 }
             )
             picture = None if pictures is None else pictures / "consent.png"
-            problems += await consent_problems(DRIVER, chromium, allowed + PAGE, picture)
+            problems += await login_problems(chromium, allowed + PAGE, picture)
             nursery.cancel_scope.cancel()
     return [
         Outcome(
@@ -207,6 +219,83 @@ def visit_all_pages(folder: Path, pictures: Path | None, problems: list[str]) ->
         return trio.run(run_visits, folder, chromium, pictures, problems)
     except trio.TooSlowError:
         raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
+
+
+# A login, from the consent page of our authorization server to a session.
+
+
+async def login_problems(chromium: str, pages: str, picture: Path | None) -> list[str]:
+    """Log in with a browser, and return the differences from what is expected.
+
+    Args:
+        chromium: The path of the browser.
+        pages: The origin of another page, which tries to frame the consent page.
+        picture: The path of the screenshot of the consent page, if one is to be taken.
+    """
+    reports: list[Mapping[str, Any]] = []
+
+    async def drive(url: str) -> None:
+        task = {
+            "executable": chromium,
+            "url": url,
+            "framer": pages,
+            "picture": None if picture is None else str(picture),
+        }
+        done = await trio.run_process(
+            DRIVER.start("consent.mjs"), stdin=json.dumps(task).encode(), capture_stdout=True
+        )
+        reports.append(json.loads(done.stdout))
+
+    with trio.fail_after(LOGIN_SECONDS_MAX):
+        async with trio.open_nursery() as serving:
+            url = await serving.start(partial(_protected_server().serve_http, port=0))
+            async with trio.open_nursery() as nursery:
+
+                async def open_browser(url: str) -> None:
+                    nursery.start_soon(drive, url)  # it goes on after the redirect
+
+                store = MemoryTokenStore()
+                login = OAuth(client_name=CLIENT, on_authorize=open_browser, store=store)
+                async with Client(url, auth=login) as client:
+                    user = (await client.call_tool("whoami")).data
+            serving.cancel_scope.cancel()
+    (report,) = reports
+    return [
+        *_page_problems(report, url),
+        *([] if user == USER else [f"the user is {user!r}"]),
+    ]
+
+
+def _protected_server() -> Server:
+    auth = AuthorizationServer(login=DevelopmentLogin(USER), name="Notes", scopes=SCOPES)
+    server = Server("notes", auth=auth)
+
+    @server.tool
+    async def whoami(*, ctx: Context) -> str | None:
+        """Return the user."""
+        return None if ctx.auth is None else ctx.auth.subject
+
+    return server
+
+
+def _page_problems(report: Mapping[str, Any], url: str) -> Iterator[str]:
+    for text in (
+        f"{CLIENT} asks for access to Notes",
+        USER,
+        url,
+        *SCOPES,
+        *SCOPES.values(),
+    ):
+        if text not in report["shown"]:
+            yield f"the consent page does not show {text!r}: {report['shown']!r}"
+    if report["framed"]:
+        yield f"another page frames the consent page: {report['framed']!r}"
+    if report["scripts"] or report["errors"]:
+        yield f"the page has {report['scripts']} scripts, and errors: {report['errors']}"
+    if "sans-serif" not in report["font"]:
+        yield f"the style is not used: {report['font']}"
+    if not report["reached"].startswith("http://127.0.0.1:"):
+        yield f"the browser is sent to {report['reached']}"
 
 
 # Report.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from planted import PLANTED, Planted
+from planted_faults import PLANTED, Planted
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
