@@ -406,7 +406,10 @@ class UpstreamConnection:
                     # Another open request uses this progress token, so it is removed.
                     params = members_of(message.params)
                     del params["_meta"]["progressToken"]
-                    line = encode_request(message.id, message.method, params)
+                    depth_max = self.limits.messages.json_depth_max
+                    line = encode_request(
+                        message.id, message.method, params, json_depth_max=depth_max
+                    )
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self._forget(reference_of(message))

@@ -285,9 +285,9 @@ class KeptCalls:
         request, operations = self._earlier.pop(request_id, (None, ()))
         if request is None:
             method, params = handling.request.method.name, handling.request.params
-            request = KeptRequest(
-                encode_request(request_id, method, params), version, secrets.token_hex(_SEED_BYTES)
-            )
+            depth_max = handling.limits.messages.json_depth_max
+            message = encode_request(request_id, method, params, json_depth_max=depth_max)
+            request = KeptRequest(message, version, secrets.token_hex(_SEED_BYTES))
             self.instance.post_call_entry(self.session_id, call, 0, _encode(request))
         elif request.version != version:
             raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))

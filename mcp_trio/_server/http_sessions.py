@@ -258,9 +258,9 @@ class HttpSession:
             has_changed = False
             for each in message.messages:
                 match each:
-                    case Request(request_id, method, params):
+                    case Request(request_id, method, params) if method in _OPENING:
                         encoded_part = encode_request(request_id, method, params)
-                    case Notification(method, params):
+                    case Notification(method, params) if method in _OPENING:
                         encoded_part = encode_notification(method, params)
                     case _:
                         continue

@@ -635,7 +635,7 @@ class AsgiExchange:
                 client is still connected.
         """
         if self._response_state is ResponseState.NOT_STARTED and not self.is_broken:
-            headers = PLAIN_TEXT_HEADERS if self._host_text else []
+            headers: Headers = PLAIN_TEXT_HEADERS if self._host_text else []
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
         if self._response_state is not ResponseState.COMPLETE and not self._is_gone.is_set():
