@@ -7,7 +7,7 @@ rounds of one request are a *chain*. It is compressed and then padded, so that i
 little. Every invalid state is rejected with the same error.
 A `StateStore`, shared by all instances of a server, lets each state be used only once.
 
-https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
 
 import secrets

@@ -15,7 +15,7 @@ the same notifications; any other replay diverges. A change from outside of the 
 one by another session, is an input that the recording does not have: a replay diverges at its
 notification.
 
-https://modelcontextprotocol.io/specification/draft/basic/utilities/subscriptions
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/subscriptions
 """
 
 import weakref
