@@ -171,7 +171,8 @@ class SessionCounter:
 class CountedSession:
     """An open session, and the number of others that were open at the same time.
 
-    `_forget_file` is None if no other session can be in the same file.
+    `_forget_file` is called when the last session of a file has closed. It is None for a file that
+    holds one session only.
     """
 
     _all: _Counts
@@ -476,7 +477,7 @@ class ServerSessions:
     def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Return the paths of a tool's arguments that HTTP requests repeat in headers, by header.
 
-        None: there is no such tool.
+        The result is None if there is no such tool.
         """
         registered = self.registry.tools.get(tool)
         return None if registered is None else registered.param_headers
@@ -675,7 +676,7 @@ def transport_of(channel: Channel) -> str:
 def _watch_of(session: Session, record: "RecordTarget | None") -> "UntrackedCallWatch | None":
     """Return the watch for calls of handlers that a replay could not repeat.
 
-    None: the session is not recorded.
+    The result is None if the session is not recorded.
     """
     if record is None or not session.sequencer.has_lanes:
         return None
