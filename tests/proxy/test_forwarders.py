@@ -670,9 +670,9 @@ async def test_all_accepted_requests_are_answered_and_recorded(path, recorded, a
         return server
 
     start = partial(start_message_journal, path, transport="http", name="x", limits=limits)
-    _, run = BridgeApplication(open_connection=connect, start_journal=start, limits=limits).opened(
-        clients
-    )
+    _, run = BridgeApplication(
+        open_connection=connect, start_journal=start, limits=limits
+    ).new_session(clients)
     streams = [asked(clients, number) for number in range(3)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
