@@ -100,7 +100,7 @@ SEARCH: Final = Zone(rule=Rule.SEARCH, has_free_names=True)
 HIDE: Final = Zone(rule=Rule.HIDE, has_free_names=True)
 
 
-def _zone(left_members: str = "", **members: Zone) -> Zone:
+def _zone(left_members: str, **members: Zone) -> Zone:
     """Return a zone of users' data, except `left_members`, and except `members` with their zones.
 
     `left_members` has names, separated by spaces.

@@ -44,7 +44,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         reason: A description of what set `stalled`.
     """
 
-    def __init__(self, begin_ns: int = 0, kind: str = FOREIGN_CLOCK) -> None:
+    def __init__(self, begin_ns: int, kind: str = FOREIGN_CLOCK) -> None:
         self.begin_ns = begin_ns
         self.kind = kind
         self.next_deadline = math.inf

@@ -37,23 +37,22 @@ class ListedChanges:
     def __init__(self, trace: Trace, registry: Registry) -> None:
         self._trace = trace
         self._registry = registry
+        # A text for each change, such as `the tool "sell" was changed`.
         self._changes: dict[EntryKey, str] = {}
         if not trace.opening.listed:
             return
         recorded, now = _digests(trace.opening.listed), _digests(registry.list_digests())
         for entry in dict.fromkeys([*recorded, *now]):
             if entry not in now:
-                self._changes[entry] = "removed"
+                self._changes[entry] = f"{_entry_text(entry)} was removed"
             elif entry not in recorded:
-                self._changes[entry] = "added"
+                self._changes[entry] = f"{_entry_text(entry)} was added"
             elif recorded[entry] != now[entry]:
-                self._changes[entry] = "changed"
+                self._changes[entry] = f"{_entry_text(entry)} was changed"
 
     def texts(self) -> tuple[str, ...]:
-        """Return a text for each change, such as `the tool "sell" was changed`."""
-        return tuple(
-            f"{_entry_text(entry)} was {change}" for entry, change in self._changes.items()
-        )
+        """Return a text for each change."""
+        return tuple(self._changes.values())
 
     def of_request(self, lane: str) -> str:
         """Return the text of the change to the entry that a request used; empty without a change.
@@ -63,9 +62,7 @@ class ListedChanges:
         if not self._changes:
             return ""
         entry = self._used_entry(message_fields(request_data(self._trace.journal, lane)))
-        if entry is None or entry not in self._changes:
-            return ""
-        return f"{_entry_text(entry)} was {self._changes[entry]}"
+        return "" if entry is None else self._changes.get(entry, "")
 
     def divergences(self) -> Iterator[ReplayDivergence]:
         """Yield a divergence for each changed entry that a request used, at the first of them."""

@@ -213,7 +213,7 @@ class ResponseMatcher:
         lost: The requests whose responses will not come, by index, with the reasons.
     """
 
-    def __init__(self, recorded: Conversation, protocol_version: str | None = None) -> None:
+    def __init__(self, recorded: Conversation, protocol_version: str | None) -> None:
         self.recorded = recorded
         self.protocol_version = protocol_version
         self.sent: set[int] = set()
