@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
-import msgspec
 from load import Cost, ServerUnderLoad, rotated
 from rich.console import Console
 from rich.table import Table
@@ -93,23 +92,16 @@ def function_calls(
 
 def effort_from(
     arguments: Sequence[str], description: str, efforts: Mapping[bool, AnyEffort]
-) -> tuple[AnyEffort, bool]:
-    """Parse the arguments; return the effort, and whether to print JSON."""
+) -> AnyEffort:
+    """Parse the arguments, and return the effort."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--json", action="store_true", help="print every value as JSON")
     options = parser.parse_args(arguments)
     effort = efforts[options.quick]
     if options.rounds:
         effort = attrs.evolve(effort, rounds=options.rounds)
-    return effort, options.json
-
-
-def print_json(results: Mapping[str, object], counts: object) -> None:
-    """Print every value of each server, and its function calls."""
-    everything = {"function calls": counts, **results}
-    print(msgspec.json.format(msgspec.json.encode(everything)).decode())
+    return effort
 
 
 Values: TypeAlias = Mapping[str, Sequence[float]]

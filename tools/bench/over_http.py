@@ -6,11 +6,9 @@ always send the same answer show the cost of HTTP alone. Slowness is no failure.
 
 import itertools
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -26,7 +24,6 @@ from measuring import (
     best_peer_values,
     effort_from,
     medians_of,
-    print_json,
     ratios,
 )
 from servers import (
@@ -245,14 +242,10 @@ RATIOS: Final = {
 
 
 def main(arguments: list[str]) -> int:
-    effort, is_json = effort_from(arguments, "Measure the cost of a call over HTTP.", EFFORTS)
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        bench_folder = BenchFolder(Path(folder))
+    effort = effort_from(arguments, "Measure the cost of a call over HTTP.", EFFORTS)
+    with BenchFolder.temporary() as bench_folder:
         counts = count_function_calls(bench_folder)
         results = measure(effort, bench_folder)
-    if is_json:
-        print_json(results, counts)
-        return 0
     print(f"{versions()}; {stateless_versions()}")
     measuring.print_figures("HTTP: medians", results)
     calls = [row for row in results[OURS] if row in results[FLOOR_H11]]

@@ -25,7 +25,6 @@ from measuring import (
     function_calls,
     medians_of,
     print_figures,
-    print_json,
     print_ratios,
     turns,
 )
@@ -128,14 +127,11 @@ def _function_calls(bench: Bench, name: str) -> Iterator[tuple[str, Sequence[flo
 
 
 def main(arguments: list[str]) -> int:
-    effort, is_json = effort_from(arguments, "Measure the cost of a call over sockets.", EFFORTS)
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        bench = Bench(BenchFolder(Path(folder)))
+    effort = effort_from(arguments, "Measure the cost of a call over sockets.", EFFORTS)
+    with BenchFolder.temporary() as bench_folder:
+        bench = Bench(bench_folder)
         counts = count_function_calls(bench)
         results = measure(effort, bench)
-    if is_json:
-        print_json(results, counts)
-        return 0
     print(f"{versions()}; over WebSocket: {', '.join(PEERS)}")
     print_figures("sockets: medians", results)
     others = {name: (name, STDIO) for name in results if name != STDIO}

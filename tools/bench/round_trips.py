@@ -10,9 +10,7 @@ import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -115,8 +113,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measure the calls of clients.")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        results = measure(options.rounds, BenchFolder(Path(folder)))
+    with BenchFolder.temporary() as bench_folder:
+        results = measure(options.rounds, bench_folder)
     print_figures("a call of one client: medians of the rounds", results)
     theirs = {f"÷ {peer}": (OURS, peer) for peer in (PYTHON_PEER, TYPESCRIPT_PEER)}
     print_ratios("our client and server ÷ theirs", results, theirs)

@@ -4,7 +4,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +40,13 @@ class BenchFolder:
     """A folder for recordings, byte code and the npm packages of the servers."""
 
     folder: Path
+
+    @classmethod
+    @contextmanager
+    def temporary(cls) -> "Iterator[BenchFolder]":
+        """Make a folder, which is removed after the block."""
+        with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
+            yield cls(Path(folder))
 
     def __attrs_post_init__(self) -> None:
         if not (is_installed(PYTHON_2) and is_installed(TYPESCRIPT)):

@@ -8,10 +8,8 @@ slowness is no failure.
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -72,8 +70,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     rounds = parser.parse_args(arguments).rounds or EFFORT.rounds
     effort = attrs.evolve(EFFORT, rounds=rounds)
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as name:
-        print_figures(measure(effort, BenchFolder(Path(name))))
+    with BenchFolder.temporary() as bench_folder:
+        print_figures(measure(effort, bench_folder))
     return 0
 
 

@@ -10,11 +10,9 @@ The figures are the server's CPU time (Linux only), unless they say p50, p99, wa
 import os
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -35,7 +33,6 @@ from measuring import (
     medians_of,
     print_aims,
     print_figures,
-    print_json,
     print_ratios,
     print_table,
     ratio_text,
@@ -348,17 +345,13 @@ def _function_calls(
 
 
 def main(arguments: list[str]) -> int:
-    effort, is_json = effort_from(arguments, "Measure the cost of a call over stdio.", EFFORTS)
-    with tempfile.TemporaryDirectory(prefix="mcp_trio-bench-") as folder:
-        bench_folder = BenchFolder(Path(folder))
+    effort = effort_from(arguments, "Measure the cost of a call over stdio.", EFFORTS)
+    with BenchFolder.temporary() as bench_folder:
         counts = count_function_calls(bench_folder)
         servers = measure(effort, bench_folder)
         python = bench_folder.commands()[PYTHON_PEER][0]
         costs = measure_imports(effort.import_rounds, python, bench_folder.environment())
     results = {**servers, IMPORTS: costs}
-    if is_json:
-        print_json(results, counts)
-        return 0
     print(versions())
     print_figures("stdio: medians", servers)
     print_ratios("our cost ÷ theirs", servers, RATIOS)
