@@ -371,6 +371,8 @@ class ServedSession:
         """Return the result of a request's handler, run from its beginning, with all middleware."""
         request = handling.request
         method = request.method.name
+        if not self.shared.middleware:  # as in most servers: no further call on the way
+            return self._run_handler(handling, method, request.params)
         run = partial(self._run_handler, handling, method)
         return self._through_middleware(handling, method, request.params, run)
 
