@@ -54,6 +54,7 @@ from mcp_trio._replay.trace import (
     request_data,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
+from mcp_trio._session.effects import is_cancelled_now
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
 from mcp_trio._session.lanes import Abort, Lane, operation
 from mcp_trio.errors import ToolError
@@ -135,8 +136,10 @@ class SessionReplay:
             await replayer.wait_for_turn((self.channel, ""), has_operation=True)
 
     async def _wait_in_operation(self, key: LaneKey, *, outcome_index: int | None = None) -> None:
-        replayer = self.replayer
-        if replayer.is_turn(key, has_operation=True):
+        replayer, record = self.replayer, self.replayer.position.record
+        # The task that cancels this one may come later in the same turn of the event loop.
+        awaits_cancellation = record is not None and record.kind == "cxl" and not is_cancelled_now()
+        if not awaits_cancellation and replayer.is_turn(key, has_operation=True):
             replayer.take_turn(key)
         else:
             await replayer.wait_for_turn(key, has_operation=True, outcome_index=outcome_index)

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 import trio
+import trio.testing
 
 from mcp_trio import (
     Context,
@@ -22,6 +23,7 @@ from mcp_trio.errors import ReplayDivergence, RequestAbandoned
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import (
     SharedRecording,
+    TickClock,
     diff,
     open_recording,
     read_recording,
@@ -903,3 +905,32 @@ def test_a_divergence_counts_the_concurrent_sessions_of_other_files(tmp_path, ot
 
 async def louder(total, ctx):
     await ctx.info("louder")
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_notification_that_the_end_of_its_session_cancels_is_cancelled_in_a_replay(
+    world, tmp_path, number
+):
+    def make_server():
+        server = Server("closing")
+
+        @server.tool
+        async def wait() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                server.list_changed("tools")
+
+        return server
+
+    async def client(peer, session):
+        await peer.handshake()
+        await peer.send_request("tools/call", {"name": "wait", "arguments": {}}, id=1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        session.shut("closed")
+
+    path = tmp_path / "a.mcprec.jsonl"
+    world.record(make_server(), path, client, number=number, clock=TickClock())
+    for replay_number in range(10):
+        replayed = world.replayed(path, make_server(), number=replay_number)
+        assert replayed.ordered == world.played(path)
