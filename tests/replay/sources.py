@@ -114,7 +114,9 @@ def snapshot(folder: Path) -> object:
     waiting = len(OPENED["sockets"][0].recv(1000, socket.MSG_PEEK))
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     usual = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)]
-    return files, mask, waiting, variables, usual, Path.cwd(), threading.active_count()
+    # Threads that Trio keeps for later end whenever they have been idle for some seconds.
+    threads = [each.name for each in threading.enumerate() if each.name.startswith("Thread-")]
+    return files, mask, waiting, variables, usual, Path.cwd(), threads
 
 
 def unix_mail(folder):
