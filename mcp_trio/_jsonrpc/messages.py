@@ -320,7 +320,7 @@ def malformed(data: bytes, code: int, message: str) -> Malformed:
 
 def _not_json(data: bytes, error: msgspec.DecodeError) -> Malformed:
     reason = str(error)
-    if reason == "Input data was truncated":  # msgspec also says so of an incomplete surrogate pair
+    if reason == "Input data was truncated":  # msgspec has this text for two kinds of errors.
         reason = "incomplete text, or an incomplete surrogate pair"
     return malformed(data, PARSE_ERROR, f"not JSON: {reason}")
 

@@ -140,7 +140,7 @@ async def test_input_required_result_multiple_inputs(*, ctx: Context) -> str:
         Sampling("Generate a greeting", max_tokens=50),
         Roots(),
     )
-    name = "nobody" if user.data is None else user.data.name
+    name = "no name" if user.data is None else user.data.name
     return " ".join([text_of(greeting.content), f"{name}:", *(root.uri for root in roots)])
 
 
@@ -148,7 +148,7 @@ async def test_input_required_result_multi_round(*, ctx: Context) -> str:
     """Ask one thing, and then another."""
     first = await ctx.elicit("What is your name?", Named)
     second = await ctx.elicit("Your favourite colour?", Coloured)
-    name = "Nobody" if first.data is None else first.data.name
+    name = "A user without a name" if first.data is None else first.data.name
     colour = "nothing" if second.data is None else second.data.color
     return f"{name} likes {colour}"
 
@@ -195,11 +195,11 @@ ROOTS: Final = InputRequest(method="roots/list")
 
 
 async def test_input_required_result_elicitation(*, ctx: Context) -> InputRequiredResult | str:
-    """Greet the client's user, who is asked for a name."""
+    """Ask the client's user for a name, and greet the user."""
     answer = ctx.input_responses.get("user_name")
     if not isinstance(answer, ElicitResult):
         return InputRequiredResult(input_requests={"user_name": WHO})
-    return f"Hello, {(answer.content or {}).get('name', 'whoever you are')}!"
+    return f"Hello, {(answer.content or {}).get('name', 'stranger')}!"
 
 
 async def test_input_required_result_sampling(*, ctx: Context) -> InputRequiredResult | str:
@@ -255,7 +255,7 @@ async def test_missing_capability(*, ctx: Context) -> str:
 
 
 async def test_logging_tool(*, ctx: Context) -> str:
-    """Log a message, if the request wants to hear of it."""
+    """Log a message, which is sent only if the request has a log level."""
     await ctx.info("This is a log message")
     return "Logged."
 
