@@ -231,7 +231,7 @@ def run_replay(
 
 
 def _lifespan_text(trace: Trace, *, is_passed: bool) -> str:
-    """Return `ReplayReport.lifespan`; `is_passed`: whether the replay got a lifespan to enter."""
+    """Return `ReplayReport.lifespan`; `is_passed` is True if the replay got a lifespan to enter."""
     if not trace.opening.lifespan:
         return ""
     if is_passed:
