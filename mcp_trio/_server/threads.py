@@ -192,7 +192,7 @@ class ThreadBridge:
             release_lock()
 
     async def let_run(self, lane: Lane | None) -> None:
-        """Wait until the replay lets the thread run; the calling task has no steps in `lane` then."""
+        """Wait until the replay lets the thread run; the caller takes no step in `lane`."""
         with operation(lane), trio.CancelScope(shield=True):
             await self.sequencer.let_thread_run(self.name)
 
