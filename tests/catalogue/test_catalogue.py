@@ -28,9 +28,6 @@ def found(catalogue, query):
     return [numbers[row.file] for row in catalogue.find(query, oldest_first=True)]
 
 
-TOMORROW = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
-
-
 @pytest.mark.requirement("TOOL-40")
 @pytest.mark.parametrize(
     ("query", "numbers"),
@@ -67,8 +64,8 @@ TOMORROW = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
             "server:theatre version:2.1 role:server transport:memory",
             [BOOKING, TAKEN, SLOW, RESOURCE],
         ),
-        (f"before:{TOMORROW}", [BOOKING, TAKEN, SLOW, RESOURCE]),
-        (f"after:{TOMORROW}", []),
+        ("before:2100-01-01", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("after:2100-01-01", []),
         ("after:2026-01-01T10:00+01:00", [BOOKING, TAKEN, SLOW, RESOURCE]),
         ("after:2h", [BOOKING, TAKEN, SLOW, RESOURCE]),
         ("before:0.5d", []),
