@@ -100,6 +100,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         request: The method, path and headers of the request, with its sender.
         headers: Headers that every response to the request has.
         bytes_max: The maximum size of the request body.
+        is_received: Whether the body was read.
         is_second_try: Whether the session was looked for on other instances already.
         rejection: The text of the rejection that was sent; "" without one.
     """
@@ -108,6 +109,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     request: HttpRequest
     headers: Headers
     bytes_max: int
+    is_received: bool = False
     is_second_try: bool = False
     rejection: str = ""
 
@@ -119,12 +121,14 @@ class PendingRequest(msgspec.Struct, eq=False):
             trio.BrokenResourceError: The client is gone.
         """
         try:
-            return await self.exchange.body(self.bytes_max)
+            body = await self.exchange.body(self.bytes_max)
         except BodyTooLargeError:
             text = f"the body is larger than limits.messages.bytes_max ({self.bytes_max})"
             raise RejectedError(Rejection(status=413, text=text)) from None
         except TooManyBodiesError as error:
             raise RejectedError(_busy(503, str(error))) from None
+        self.is_received = True
+        return body
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
         """Send a complete response.
@@ -866,6 +870,9 @@ class CustomRoutes:
 
 _Responder: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
 
+# The pause between two checks whether the last requests are answered.
+_POLL_SECONDS: Final = 0.05
+
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class HttpApp:
@@ -895,7 +902,7 @@ class HttpApp:
     _routes: Mapping[str, _Responder] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
     _public: frozenset[_Responder] = attrs.field(init=False)
-    _answering: int = attrs.field(default=0, init=False)
+    _answering: set[PendingRequest] = attrs.field(factory=set[PendingRequest], init=False)
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -994,7 +1001,7 @@ class HttpApp:
         return path if path in self._routes else None
 
     async def _answer(self, pending: PendingRequest, respond: _Responder) -> None:
-        self._answering += 1
+        self._answering.add(pending)
         self.runtime.note_headers(pending.request.headers)
         try:
             try:
@@ -1004,9 +1011,26 @@ class HttpApp:
         except trio.BrokenResourceError:
             pass  # The client is gone.
         finally:
-            self._answering -= 1
+            self._answering.discard(pending)
             if not self._answering and self._idle:
                 self._idle.unpark_all()
+
+    async def finish_requests(self) -> None:
+        """Wait until the requests that have arrived after `Runtime.hand_over` are answered.
+
+        A request counts from its headers on, because its body may arrive later. This takes at most
+        `limits.shutdown.close_seconds`.
+        """
+        runtime = self.runtime
+        with trio.move_on_after(runtime.limits.shutdown.close_seconds):
+            while runtime.is_busy or self._is_receiving:  # noqa: ASYNC110
+                await trio.sleep(_POLL_SECONDS)
+
+    @property
+    def _is_receiving(self) -> bool:
+        return any(
+            each.request.method == "POST" and not each.is_received for each in self._answering
+        )
 
     async def all_answered(self) -> None:
         """Wait until every request has been answered completely."""

@@ -256,7 +256,7 @@ async def serve_bound(
                     await app.runtime.hand_over()
                     if app.runtime.leaving.is_set():
                         await drained.wait()
-                        await app.runtime.finish_requests()
+                        await app.finish_requests()
                     app.runtime.close()
                     await app.runtime.ended.wait()
                     with trio.move_on_after(server.limits.shutdown.close_seconds):

@@ -933,25 +933,16 @@ class Runtime:
             self._hand_over_sessions(only_answered=True)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
-            while self._hand_over_sessions(only_answered=True) or self._is_busy:  # noqa: ASYNC110
+            while self._hand_over_sessions(only_answered=True) or self.is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
         self._hand_over_sessions(only_answered=False)
         await forwarder.instance.settle()
 
     @property
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether stateless or forwarded requests, other than streams, are unanswered."""
         is_forwarding = self.forwarder is not None and self.forwarder.is_busy
         return is_forwarding or not self.stateless.is_answered
-
-    async def finish_requests(self) -> None:
-        """Wait until the requests that have arrived after `hand_over` are answered.
-
-        This takes at most `limits.shutdown.close_seconds`.
-        """
-        with trio.move_on_after(self.limits.shutdown.close_seconds):
-            while self._is_busy:  # noqa: ASYNC110
-                await trio.sleep(_HAND_OVER_SECONDS)
 
     def _hand_over_sessions(self, *, only_answered: bool) -> int:
         """Hand sessions over; return the number of those that are still to be handed over.

@@ -8,6 +8,7 @@ import logging
 import math
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -238,6 +239,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
 # Later than the time of any check, so that no check takes the connection for idle.
 _BUSY: Final = math.inf
+_RECEIVING: Final = sys.float_info.max
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -252,7 +254,8 @@ class NativeConnection:
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
         idle_since: While the connection waits for a request, the `last_check` that `host` had when
-            the wait began; `_BUSY` while a request is served.
+            the wait began; then `_RECEIVING` until the headers have arrived; `_BUSY` while the
+            request is served.
         is_expired: Whether the connection was idle too long, and takes no more requests.
     """
 
@@ -261,7 +264,7 @@ class NativeConnection:
     client: str | None
     certificate: str | None = attrs.field(default=None, init=False)
     may_lead: bool = False
-    idle_since: float = attrs.field(default=_BUSY, init=False)
+    idle_since: float = attrs.field(default=_RECEIVING, init=False)
     is_expired: bool = attrs.field(default=False, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
     _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
@@ -286,12 +289,13 @@ class NativeConnection:
                 else:
                     self.idle_since = self.host.last_check
                     has_started = await self.socket.receive(by_poller=self.may_lead)
-                    self.idle_since = _BUSY
+                    self.idle_since = _RECEIVING
                     if self.is_expired or not has_started:
                         break
                 bytes_max = self.socket.limits.http.headers_bytes_max
                 length = headers_length(received, 0, bytes_max=bytes_max)
                 raw = self.socket.take(length or await self._receive_headers())
+                self.idle_since = _BUSY
                 if not await self._serve_request(raw):
                     break
         except HttpError as error:
@@ -420,7 +424,8 @@ async def serve_native(
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
         draining: When this is set, the listeners are closed, and each open connection closes after
             its next response.
-        drained: This is set, after `draining`, when no connection is idle any more.
+        drained: This is set, after `draining`, when no connection waits for a request, or for the
+            rest of its headers, any more.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of

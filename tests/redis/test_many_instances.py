@@ -1,14 +1,17 @@
 """Instances in processes of their own that share a real Redis: calls, crashes, restarts, options."""
 
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 
+import httpx
 import pytest
 import trio
+from balancer import Balancer
 
 from mcp_trio import Client
 from mcp_trio.errors import MCPError, OutcomeUnknown, RequestError
@@ -69,43 +72,18 @@ async def wait(seconds: float, *, ctx: Context) -> str:
 """
 
 
-class Balancer:
-    """A TCP balancer: each connection goes to the next instance, or to the one after it."""
-
-    def __init__(self):
-        self.ports = []
-        self.next = 0
-
-    async def run(self, *, task_status):
-        async with trio.open_nursery() as nursery:
-            serve = lambda task_status: trio.serve_tcp(  # noqa: E731
-                self.carry, 0, host="127.0.0.1", task_status=task_status
-            )
-            (listener,) = await nursery.start(serve)
-            port = listener.socket.getsockname()[1]
-            task_status.started(f"http://127.0.0.1:{port}/mcp")
-
-    async def carry(self, client):
-        for _ in range(len(self.ports)):
-            self.next += 1
-            try:
-                port = self.ports[self.next % len(self.ports)]
-                server = await trio.open_tcp_stream("127.0.0.1", port)
-            except OSError:
-                continue
-            async with server, trio.open_nursery() as nursery:
-                nursery.start_soon(self.copy, client, server)
-                await self.copy(server, client)
-                nursery.cancel_scope.cancel()
-            break
-        with contextlib.suppress(trio.BrokenResourceError):
-            await client.aclose()
-
-    async def copy(self, source, target):
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async for data in source:
-                await target.send_all(data)
-            await target.send_eof()
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": LEGACY[0],
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "pid"}}
 
 
 @pytest.fixture
@@ -145,10 +123,11 @@ async def ended(process):
 async def balanced(nursery, start):
     """Two instances behind a balancer."""
     balancer = Balancer()
-    url = await nursery.start(balancer.run)
-    instances = [await start("--allow-host", url.split("/")[2]) for _ in range(2)]
+    await nursery.start(balancer.run)
+    host = f"127.0.0.1:{balancer.port}"
+    instances = [await start("--allow-host", host) for _ in range(2)]
     balancer.ports = [port for _, port in instances]
-    return balancer, url, [process for process, _ in instances]
+    return balancer, f"http://{host}/mcp", [process for process, _ in instances]
 
 
 async def test_calls_of_a_session_reach_its_owner_from_any_instance(balanced):
@@ -161,7 +140,7 @@ async def test_calls_of_a_session_reach_its_owner_from_any_instance(balanced):
                     nursery.start_soon(client.call_tool, "wait", {"seconds": 0.5})
         for _ in range(5):
             assert (await client.call_tool("pid")).data == owner
-    assert balancer.next > 4
+    assert balancer.connections > 4
 
 
 async def test_a_rolling_restart_shows_no_error_to_clients(balanced):
@@ -179,6 +158,29 @@ async def test_a_rolling_restart_shows_no_error_to_clients(balanced):
                     await trio.sleep(0.1)
         assert await ended(process) == 128 + signal.SIGTERM
         assert (await client.call_tool("pid")).data != owner
+
+
+async def test_a_request_whose_body_arrives_late_is_answered_by_a_stopped_instance(start):
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    instances = [await start() for _ in range(2)]
+    (process, port), _ = instances
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http:
+        opened = await http.post("/mcp", json=INITIALIZE)
+        headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        await http.post("/mcp", json=INITIALIZED, headers=headers)
+    body = json.dumps(CALL).encode()
+    headers |= {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body))}
+    lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+        process.terminate()
+        await trio.sleep(1)  # Without the wait for bodies, the instance has ended by now.
+        await stream.send_all(body)
+        with trio.fail_after(SECONDS):
+            response = b"".join([data async for data in stream])
+    assert response.startswith(b"HTTP/1.1 200"), response
+    assert f'"text":"{process.pid}"'.encode() not in response
+    assert await ended(process) == 128 + signal.SIGTERM
 
 
 async def test_a_session_goes_on_when_its_owner_is_killed(balanced):

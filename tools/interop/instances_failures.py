@@ -21,7 +21,6 @@ that has too much to do.
 
 import argparse
 import collections
-import contextlib
 import itertools
 import os
 import re
@@ -43,6 +42,7 @@ from peers import PYTHON_1, TYPESCRIPT  # installed by install.py
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from balancer import Balancer
 from server_processes import RedisProcess, free_port, wait_until_listening
 
 from mcp_trio import Client
@@ -109,40 +109,6 @@ class Instance:
         assert self.process is not None
         self.process.send_signal(number)
         await trio.to_thread.run_sync(self.process.wait)
-
-
-@attrs.define(eq=False)
-class Balancer:
-    """A TCP balancer: each connection goes to the next instance that accepts it."""
-
-    instances: Sequence[Instance] = ()
-    port: int = attrs.field(factory=free_port)
-    _turn: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
-
-    async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry connections until cancelled."""
-        await trio.serve_tcp(self._carry, self.port, host="127.0.0.1", task_status=task_status)
-
-    async def _carry(self, client: trio.SocketStream) -> None:
-        first = next(self._turn) % len(self.instances)
-        for instance in (*self.instances[first:], *self.instances[:first]):
-            try:
-                server = await trio.open_tcp_stream("127.0.0.1", instance.port)
-            except OSError:
-                continue
-            async with server, trio.open_nursery() as nursery:
-                nursery.start_soon(_copy, client, server)
-                await _copy(server, client)
-                nursery.cancel_scope.cancel()
-            break
-        await trio.aclose_forcefully(client)
-
-
-async def _copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
-    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        async for data in source:
-            await target.send_all(data)
-        await target.send_eof()
 
 
 def _take(received: list[str], params: LoggingMessageParams) -> None:
@@ -315,7 +281,7 @@ async def served(
             instance.start()
         for instance in instances:
             await instance.ready()
-        balancer.instances = instances
+        balancer.ports = [instance.port for instance in instances]
         async with trio.open_nursery() as nursery:
             await nursery.start(balancer.run)
             yield f"http://127.0.0.1:{balancer.port}/mcp", instances
