@@ -65,9 +65,10 @@ _RETRY_SECONDS_MAX: Final = 1.0
 _SETTLE_SECONDS: Final = 3.0
 _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
-# Redis waits so long for new entries of a stream. A response that takes much longer is not coming.
+# A response that takes longer is not coming: the network may have lost the connection silently.
+_RESPONSE_SECONDS: Final = 6.0
+# Redis waits so long for new entries of a stream.
 _BLOCK_MS: Final = 2000
-_READ_SECONDS: Final = 10.0
 # Limits may be infinite, and Redis rejects an expiry beyond its range of times.
 _EXPIRY_SECONDS_MAX: Final = 1e9
 
@@ -76,15 +77,19 @@ _EXPIRY_SECONDS_MAX: Final = 1e9
 class RedisConnection:
     """A connection to Redis, with the commands that are posted.
 
+    After a failed command, `keep_client` replaces the client. coredis would use a connection again
+    whose response never came, and its pool loses a place whenever a connection breaks while a
+    command waits.
+
     Attributes:
-        client: The client of coredis.
+        url: Where Redis is.
         address: The host, port and database of Redis, for logs and error messages.
         prefix: The beginning of all keys.
         is_unavailable: True while Redis does not answer.
         is_closed: Whether the connection is closed, because the application ends.
     """
 
-    client: "Redis[bytes]"
+    url: str
     address: str
     prefix: str
     is_unavailable: bool = attrs.field(default=False, init=False)
@@ -99,6 +104,9 @@ class RedisConnection:
     _removed_count: int = attrs.field(default=0, init=False)
     _wakeup_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
     _wakeup_removed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    # Set while `keep_client` runs.
+    _client: "Redis[bytes]" = attrs.field(init=False)
+    _wakeup_failed: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def key(self, *parts: str) -> str:
         """Return a key in Redis: the prefix and these parts."""
@@ -107,6 +115,54 @@ class RedisConnection:
     def call_when_available(self, function: Callable[[], None]) -> None:
         """Call a function each time that Redis is available again."""
         self._available_callbacks.append(function)
+
+    # The client of coredis.
+
+    async def keep_client(self, task_status: "trio.TaskStatus[None]") -> NoReturn:
+        """Open a client, and another one after each failed command, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            closing = trio.Event()
+            self._client = await nursery.start(self._open_client, closing)
+            task_status.started()
+            while True:
+                await self._wakeup_failed.wait()
+                previous_closing, closing = closing, trio.Event()
+                self._client = await nursery.start(self._open_client, closing)
+                previous_closing.set()
+
+    async def _open_client(
+        self, closing: trio.Event, task_status: "trio.TaskStatus[Redis[bytes]]"
+    ) -> None:
+        async with Redis[bytes].from_url(
+            self.url,
+            retry_policy=NoRetryPolicy(),
+            connect_timeout=_CONNECT_SECONDS,
+            verify_version=False,
+        ) as client:
+            task_status.started(client)
+            await closing.wait()
+
+    async def _run(self, command: "Callable[[Redis[bytes]], Awaitable[T]]") -> T:
+        """Return the result of a command; after one of UNAVAILABLE_ERRORS, replace the client."""
+        client = self._client
+        try:
+            with trio.fail_after(_RESPONSE_SECONDS):
+                return await command(client)
+        except trio.TooSlowError:
+            self._note_failed(client)
+            raise RedisConnectionError(f"no response for {_RESPONSE_SECONDS:g} s") from None
+        except UNAVAILABLE_ERRORS:
+            self._note_failed(client)
+            raise
+        except RuntimeError as error:
+            # The pool of a client that has been replaced meanwhile makes no connections.
+            if client is self._client:
+                raise
+            raise RedisConnectionError("the client was replaced") from error
+
+    def _note_failed(self, client: "Redis[bytes]") -> None:
+        if client is self._client:
+            self._wakeup_failed.wake()
 
     # Commands without a result.
 
@@ -185,13 +241,17 @@ class RedisConnection:
             self._note_available()
 
     async def _write(self, batch: Sequence[_Posted]) -> None:
-        async with self.client.pipeline(transaction=False, raise_on_error=False) as pipeline:
-            for posted in batch:
-                posted.command(pipeline)
-        results = list[Any](pipeline.results or ())
-        for result in results:
-            if isinstance(result, UNAVAILABLE_ERRORS):
-                raise result
+        async def write(client: "Redis[bytes]") -> list[Any]:
+            async with client.pipeline(transaction=False, raise_on_error=False) as pipeline:
+                for posted in batch:
+                    posted.command(pipeline)
+            results = list[Any](pipeline.results or ())
+            for result in results:
+                if isinstance(result, UNAVAILABLE_ERRORS):
+                    raise result
+            return results
+
+        results = await self._run(write)
         for posted, result in zip(batch, results, strict=True):
             if isinstance(result, RedisError):
                 logger.error("Redis at %s has rejected a command: %s", self.address, result)
@@ -213,7 +273,7 @@ class RedisConnection:
 
     # Commands with a result.
 
-    async def call(self, run: "Callable[[Redis[bytes]], Awaitable[T]]") -> T:
+    async def call(self, command: "Callable[[Redis[bytes]], Awaitable[T]]") -> T:
         """Return the result of a command, which may be executed twice if Redis was unavailable.
 
         Raises:
@@ -223,7 +283,7 @@ class RedisConnection:
         with trio.move_on_after(_CALL_SECONDS):
             while not self.is_closed:
                 try:
-                    return await run(self.client)
+                    return await self._run(command)
                 except UNAVAILABLE_ERRORS as error:
                     last_error = error
                 except RedisError as error:
@@ -268,9 +328,10 @@ class RedisConnection:
         failures = 0
         while True:
             try:
-                with trio.fail_after(_READ_SECONDS):
-                    found = await self.client.xread({key: after}, count=_BATCH_MAX, block=_BLOCK_MS)
-            except (*UNAVAILABLE_ERRORS, trio.TooSlowError, RedisError):
+                found = await self._run(
+                    lambda redis: redis.xread({key: after}, count=_BATCH_MAX, block=_BLOCK_MS)
+                )
+            except (*UNAVAILABLE_ERRORS, RedisError):
                 await _pause(failures)
                 failures += 1
                 continue
@@ -297,16 +358,9 @@ async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnecti
     """Open a connection to Redis, which need not be available yet."""
     # Neither the user information nor the query is shown: both may have a password.
     address = url.partition("?")[0].rpartition("@")[2].rpartition("://")[2]
-    async with (
-        Redis[bytes].from_url(
-            url,
-            retry_policy=NoRetryPolicy(),
-            connect_timeout=_CONNECT_SECONDS,
-            verify_version=False,
-        ) as client,
-        trio.open_nursery() as nursery,
-    ):
-        connection = RedisConnection(client, address, prefix)
+    connection = RedisConnection(url, address, prefix)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(connection.keep_client)
         nursery.start_soon(connection.write_posted)
         try:
             yield connection

@@ -13,7 +13,7 @@ from joserfc.jwk import ECKey
 
 from mcp_trio import Limits
 from mcp_trio._auth.dpop import InvalidProofError
-from mcp_trio._redis.connection import RedisConnection
+from mcp_trio._redis.connection import RedisConnection, open_connection
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
@@ -431,6 +431,85 @@ async def test_the_readiness_check_sees_that_redis_is_away_and_back(redis, store
         await until(is_away)
         await redis.start()
         await until(is_reached)
+
+
+class Network:
+    """Carries connections to Redis, and can lose the open ones without telling either side."""
+
+    def __init__(self, port):
+        self.port = port
+        self.losses = 0
+
+    async def run(self, *, task_status):
+        async with trio.open_nursery() as nursery:
+            serve = lambda task_status: trio.serve_tcp(  # noqa: E731
+                self.carry, 0, host="127.0.0.1", task_status=task_status
+            )
+            (listener,) = await nursery.start(serve)
+            task_status.started(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}/0")
+
+    async def carry(self, client):
+        server = await trio.open_tcp_stream("127.0.0.1", self.port)
+        async with server, trio.open_nursery() as nursery:
+            nursery.start_soon(self.copy, client, server, self.losses)
+            await self.copy(server, client, self.losses)
+            nursery.cancel_scope.cancel()
+
+    async def copy(self, source, target, losses):
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in source:
+                if losses == self.losses:
+                    await target.send_all(data)
+
+    def lose_connections(self):
+        self.losses += 1
+
+
+async def test_connections_that_the_network_has_lost_are_replaced(redis, nursery):
+    network = Network(redis.port)
+    url = await nursery.start(network.run)
+    received = []
+    async with open_connection(url, "harbour") as connection:
+
+        async def read():
+            for entry in await connection.next_entries("harbour:ships", "0-0"):
+                received.append(entry[1])
+
+        nursery.start_soon(read)
+        await trio.sleep(0.1)
+        await connection.call(lambda redis: redis.ping())  # on another connection than the read
+        network.lose_connections()
+        connection.append("harbour:ships", b"tug", entries_max=10)
+        with trio.fail_after(PATIENCE_SECONDS):
+            assert await connection.call(lambda redis: redis.ping()) == b"PONG"
+            await connection.wait_until_written()
+
+        async def has_arrived():
+            return received == [b"tug"]
+
+        await until(has_arrived)
+
+
+async def test_connections_that_break_while_a_command_waits_leave_room_for_others(redis):
+    # coredis loses a place of its pool with each of them.
+    async with (
+        open_connection(f"{redis.url}?max_connections=2", "harbour") as connection,
+        trio.open_nursery() as nursery,
+        redis.client() as other,
+    ):
+        nursery.start_soon(connection.next_entries, "harbour:ships", "0-0")
+
+        async def is_waiting():
+            return any(each["cmd"] == "xread" for each in await other.client_list())
+
+        for _ in range(3):
+            await until(is_waiting)
+            for each in await other.client_list():
+                if each["cmd"] == "xread":
+                    await other.client_kill(identifier=int(each["id"]))
+        with trio.fail_after(PATIENCE_SECONDS):
+            assert await connection.call(lambda redis: redis.ping()) == b"PONG"
+        nursery.cancel_scope.cancel()
 
 
 async def test_stores_open_while_redis_is_away(redis, join):
