@@ -8,10 +8,11 @@ Redis has executed them. So posted commands have to be harmless when they are ex
 import itertools
 import logging
 import math
+import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, cast
 
 import anyio
 import attrs
@@ -67,6 +68,9 @@ _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
 # A response that takes longer is not coming: the network may have lost the connection silently.
 _RESPONSE_SECONDS: Final = 6.0
+# The kernel drops what Redis's machine has not confirmed for so long. Otherwise it might arrive
+# after another connection has repeated it, and replace a newer value.
+_CONFIRM_SECONDS: Final = 5.0
 # Redis waits so long for new entries of a stream.
 _BLOCK_MS: Final = 2000
 # Limits may be infinite, and Redis rejects an expiry beyond its range of times.
@@ -133,12 +137,21 @@ class RedisConnection:
     async def _open_client(
         self, closing: trio.Event, task_status: "trio.TaskStatus[Redis[bytes]]"
     ) -> None:
-        async with Redis[bytes].from_url(
+        tcp_options: dict[str, Any] = {}
+        user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it.
+        if user_timeout is not None and not self.url.startswith("unix:"):
+            milliseconds = {user_timeout: int(_CONFIRM_SECONDS * 1000)}
+            tcp_options = {"socket_keepalive": True, "socket_keepalive_options": milliseconds}
+        # The types of coredis do not know the options of TCP.
+        open_client = cast("Callable[..., Redis[bytes]]", Redis.from_url)
+        client = open_client(
             self.url,
             retry_policy=NoRetryPolicy(),
             connect_timeout=_CONNECT_SECONDS,
             verify_version=False,
-        ) as client:
+            **tcp_options,
+        )
+        async with client:
             task_status.started(client)
             await closing.wait()
 
