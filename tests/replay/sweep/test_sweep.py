@@ -720,22 +720,30 @@ def test_output_of_the_server_is_kept_out_of_the_report(path, tmp_path):
 
 @pytest.mark.slow
 def test_remaining_forks_are_killed_after_an_interrupt(sums, path, monkeypatch):
-    forks = []
+    forks, waits = [], []
+    fork_process = sweeping._fork
+
+    def fork(*args, **options):
+        forks.append(fork_process(*args, **options))
+        return forks[-1]
 
     class Dying(sweeping._Fork):
         def result(self):
-            forks.append(self)
-            if len(forks) == 2:
+            waits.append(self)
+            if len(waits) == 2:
                 raise KeyboardInterrupt
             return super().result()
 
+    monkeypatch.setattr(sweeping, "_fork", fork)
     monkeypatch.setattr(sweeping, "_Fork", Dying)
     monkeypatch.setattr(sweeping, "_PROCESSES_MAX", 3)
     with pytest.raises(KeyboardInterrupt):
         sweep_forked(path, sums.make_server(), SweepOptions(schedules=6))
-    os.waitpid(forks[1].process, 0)  # was being waited for
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    os.waitpid(waits[1].process, 0)  # was being waited for
+    assert len(forks) > 2
+    for each in forks:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(each.process, os.WNOHANG)
 
 
 @pytest.mark.slow
