@@ -19,8 +19,9 @@ DEFAULT_PATH: Final = "/callback"
 _HOST: Final = "127.0.0.1"
 _REQUEST_SECONDS: Final = 10.0
 
-_DONE: Final = "You are logged in. You can close this page."
-_NOT_DONE: Final = "This page is not part of the login that was started. Nothing has changed."
+# The client exchanges the code for a token later, and that may still fail.
+_DONE: Final = "The program that started the login goes on with it. You can close this page."
+_UNRELATED: Final = "This page is not part of the login that was started. Nothing has changed."
 _FAILED: Final = "The login has failed. The program that started it says why."
 
 
@@ -36,7 +37,7 @@ class RedirectListener:
     _socket: trio.SocketListener = attrs.field(alias="socket")
     _limits: AuthorizationLimits = attrs.field(alias="limits")
     _redirected: str | None = attrs.field(default=None, init=False)
-    _has_redirected: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _received: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @classmethod
     async def open(cls, redirect_uri: str | None, limits: AuthorizationLimits) -> Self:
@@ -45,20 +46,19 @@ class RedirectListener:
         Raises:
             AuthorizationError: The address cannot be bound.
         """
-        parts = urlsplit(redirect_uri or f"http://{_HOST}:0{DEFAULT_PATH}")
-        host, port = parts.hostname or _HOST, parts.port
-        if redirect_uri is not None and port is None:
-            port = 80
+        uri = redirect_uri or f"http://{_HOST}:0{DEFAULT_PATH}"
+        parts = urlsplit(uri)
+        host = _HOST if parts.hostname in (None, "localhost") else parts.hostname
+        port = 80 if parts.port is None else parts.port
         try:
-            (listener, *others) = await trio.open_tcp_listeners(
-                port or 0, host=_HOST if host == "localhost" else host
-            )
+            listener, *others = await trio.open_tcp_listeners(port, host=host)
         except OSError as error:
             raise AuthorizationError(
-                f"no redirect can be received at {redirect_uri}: {error.strerror}"
+                f"no redirect can be received at {uri}: {error.strerror}; end the program that uses"
+                " this address, or choose another one by redirect="
             ) from error
-        for other in others:
-            await other.aclose()
+        for other in others:  # without a checkpoint, at which a cancellation would leave some open
+            other.socket.close()
         if redirect_uri is None:
             bound: int = listener.socket.getsockname()[1]
             redirect_uri = f"http://{_HOST}:{bound}{DEFAULT_PATH}"
@@ -93,7 +93,7 @@ class RedirectListener:
                     nursery.start_soon(serve, await self._socket.accept())
 
             nursery.start_soon(accept)
-            await self._has_redirected.wait()
+            await self._received.wait()
             nursery.cancel_scope.cancel()
         assert self._redirected is not None
         return self._redirected
@@ -106,17 +106,11 @@ class RedirectListener:
             connection.receive_data(await stream.receive_some(self._limits.redirect_bytes_max))
         if not isinstance(event, h11.Request):
             return
-        target = event.target.decode("ascii")
-        parts, expected = urlsplit(target), urlsplit(self.redirect_uri)
-        query = parse_qs(parts.query)
-        given = query.get("state", [""])
-        is_redirect = (
-            event.method == b"GET"
-            and parts.path == (expected.path or "/")
-            and len(given) == 1
-            and hmac.compare_digest(given[0].encode(), state.encode())
-        )
-        text = (_FAILED if "error" in query else _DONE) if is_redirect else _NOT_DONE
+        query = self._redirected_query(event, state)
+        if query is None:
+            status, text = 400, _UNRELATED
+        else:
+            status, text = 200, _FAILED if "error" in parse_qs(query) else _DONE
         body = f"<!doctype html><meta charset=utf-8><title>mcp_trio</title><p>{text}</p>".encode()
         headers = [
             ("Content-Type", "text/html; charset=utf-8"),
@@ -126,10 +120,24 @@ class RedirectListener:
             ("Cache-Control", "no-store"),
             ("Connection", "close"),
         ]
-        status = 200 if is_redirect else 400
-        head = connection.send(h11.Response(status_code=status, headers=headers))
+        response = connection.send(h11.Response(status_code=status, headers=headers))
         with suppress(trio.BrokenResourceError):  # the browser may be gone by now
-            await stream.send_all(head + connection.send(h11.Data(data=body)))
-        if is_redirect and self._redirected is None:
-            self._redirected = self.redirect_uri.partition("?")[0] + f"?{parts.query}"
-            self._has_redirected.set()
+            await stream.send_all(response + connection.send(h11.Data(data=body)))
+        if query is not None and self._redirected is None:
+            self._redirected = self.redirect_uri.partition("?")[0] + f"?{query}"
+            self._received.set()
+
+    def _redirected_query(self, request: h11.Request, state: str) -> str | None:
+        """Return the query of the redirect with this `state`; None for any other request."""
+        try:
+            parts = urlsplit(request.target.decode("ascii"))
+        except ValueError:  # "//[" is a valid request target, but not a valid URL
+            return None
+        states = parse_qs(parts.query).get("state", [])
+        is_redirect = (
+            request.method == b"GET"
+            and parts.path == (urlsplit(self.redirect_uri).path or "/")
+            and len(states) == 1
+            and hmac.compare_digest(states[0].encode(), state.encode())
+        )
+        return parts.query if is_redirect else None

@@ -1108,8 +1108,40 @@ async def test_a_peer_that_does_not_speak_http_changes_nothing(listener, data):
 
 
 @pytest.mark.real_time
+async def test_a_request_target_that_is_no_url_changes_nothing(listener):
+    port = int(listener.redirect_uri.split(":")[2].split("/")[0])
+    async with trio.open_nursery() as nursery:
+
+        async def visit():
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"GET //[ HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+            await browse(f"{listener.redirect_uri}?code=c&state={STATE}")
+
+        nursery.start_soon(visit)
+        assert await listener.wait(STATE)
+
+
+@pytest.mark.real_time
+async def test_a_host_with_several_addresses_leaves_no_listener_open(monkeypatch):
+    opened = [*await trio.open_tcp_listeners(0, host="127.0.0.1")]
+    opened += await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def open_both(port, *, host):
+        nursery.cancel_scope.cancel()
+        return opened
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", open_both)
+    async with trio.open_nursery() as nursery:
+        listener = await RedirectListener.open("http://a.localhost:1/x", LIMITS)
+    await listener.aclose()
+    assert [each.socket.fileno() for each in opened] == [-1, -1]
+
+
+@pytest.mark.real_time
 async def test_a_given_port_is_used_and_one_that_is_in_use_is_an_error(listener):
-    with pytest.raises(AuthorizationError, match="no redirect can be received at"):
+    advice = r"choose another one by redirect="
+    with pytest.raises(AuthorizationError, match=f"no redirect can be received at http.*{advice}"):
         await RedirectListener.open(listener.redirect_uri, LIMITS)
     uri = listener.redirect_uri.replace("127.0.0.1", "localhost").replace("/callback", "/x")
     await listener.aclose()
