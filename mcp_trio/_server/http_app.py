@@ -1150,7 +1150,7 @@ class AsgiApp:
         self._host = AsgiHost(
             self._respond,
             limits=app.runtime.limits,
-            ended=self.aclose,
+            on_shutdown=self.aclose,
             serve_upgrade=None if app.websocket is None else self._upgrade,
         )
 

@@ -4,7 +4,6 @@ The ASGI server must run on Trio. Lifespan events are not required; a shutdown e
 application's sessions.
 """
 
-import contextlib
 import functools
 import logging
 import math
@@ -56,7 +55,7 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 """The types of ASGI 3, in the form that servers and frameworks accept."""
 
 
-async def send_shielded(send: Send, message: Message) -> None:
+async def _send_shielded(send: Send, message: Message) -> None:
     """Send a message, without being interrupted by a cancellation.
 
     hypercorn updates its state of the protocol, waits for its turn to write, and shields the write
@@ -132,7 +131,7 @@ class AsgiUpgrade:
 
     async def _put(self, message: Message) -> None:
         try:
-            await send_shielded(self.send, message)
+            await _send_shielded(self.send, message)
         except Exception as error:  # the client has disconnected, or has sent frames too early
             raise trio.BrokenResourceError("the client has disconnected") from error
 
@@ -288,18 +287,29 @@ class AsgiSocket:
             await self._progress.park()
 
 
-NO_TRIO: Final = (
+# HTTP.
+
+_NO_TRIO: Final = (
     "This application runs on Trio. Serve it with hypercorn's Trio worker "
     "(hypercorn --worker-class trio), or with mcp_trio itself.\n"
 )
 
+# Most responses have the same headers as an earlier one.
+_cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
+
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_BAD_REQUEST: Final = 400
+_REQUEST_TIMEOUT: Final = 408
+_HEADERS_TOO_LARGE: Final = 431
+_INTERNAL_SERVER_ERROR: Final = 500
+_LENGTH_DIGITS_MAX: Final = 18
+
+# The bytes around the name and the value of a header line.
+_HEADER_LINE_BYTES: Final = len(": \r\n")
+
 
 class IncompleteResponse(Exception):  # noqa: N818  its cause was logged as an error already
     """A started response will not be completed; raised for the ASGI server to close it."""
-
-
-async def _nothing() -> None:
-    await trio.lowlevel.checkpoint()
 
 
 @attrs.define(eq=False, repr=False)
@@ -309,14 +319,14 @@ class AsgiHost:
     Args:
         respond: The HTTP application.
         limits: The limits of a request.
-        ended: Awaited at the lifespan shutdown event.
+        on_shutdown: Called at the lifespan shutdown event, which is answered when it has returned.
         serve_upgrade: The WebSocket application; without one, handshakes are rejected.
     """
 
     _respond: Responder
     _limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, alias="limits")
-    _ended: Callable[[], Awaitable[None]] = attrs.field(
-        default=_nothing, kw_only=True, alias="ended"
+    _on_shutdown: Callable[[], Awaitable[None]] = attrs.field(
+        default=trio.lowlevel.checkpoint, kw_only=True, alias="on_shutdown"
     )
     _serve_upgrade: WebSocketApplication | None = attrs.field(
         default=None, kw_only=True, alias="serve_upgrade"
@@ -337,7 +347,7 @@ class AsgiHost:
             case "http" if trio.lowlevel.in_trio_task():
                 await self._serve(scope, receive, send)
             case "http":
-                body = NO_TRIO.encode("ascii")
+                body = _NO_TRIO.encode("ascii")
                 headers = encoded([*PLAIN_TEXT_HEADERS, ("content-length", str(len(body)))])
                 status = _INTERNAL_SERVER_ERROR
                 await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -346,14 +356,15 @@ class AsgiHost:
                 while (await receive())["type"] != "lifespan.shutdown":
                     await send({"type": "lifespan.startup.complete"})
                 if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
-                    await self._ended()
+                    await self._on_shutdown()
                 self._log.close()
                 await send({"type": "lifespan.shutdown.complete"})
             case "websocket" if self._serve_upgrade is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._serve_upgrade)
             case "websocket":
                 await receive()
-                await send({"type": "websocket.close", "code": 1000})
+                # The server answers an unaccepted handshake with 403, whatever the code.
+                await send({"type": "websocket.close", "code": int(CloseCode.NORMAL_CLOSURE)})
             case unknown:
                 raise NotImplementedError(f"ASGI scope {unknown!r}")
 
@@ -364,12 +375,14 @@ class AsgiHost:
                 exchange.reject(_HEADERS_TOO_LARGE, text)
             elif {"content-length", "transfer-encoding"} <= exchange.request.headers.keys():
                 # This may be request smuggling (RFC 9112, section 6.3). Some servers accept it.
-                exchange.reject(_BAD_REQUEST)
+                text = "the request has both Content-Length and Transfer-Encoding"
+                exchange.reject(_BAD_REQUEST, text)
             else:
                 try:
                     await self._respond(exchange)
                 except* trio.BrokenResourceError as errors:
-                    level = logging.DEBUG if exchange.is_broken else logging.ERROR
+                    is_expected = exchange.is_broken or exchange.has_late_body
+                    level = logging.DEBUG if is_expected else logging.ERROR
                     self._log_failure(exchange, errors, level)
                 except* Exception as errors:
                     self._log_failure(exchange, errors, logging.ERROR)
@@ -423,21 +436,8 @@ class AsgiHost:
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
+        # A kind for each level: disconnects must not keep errors from being logged.
         self._log.report(logging.getLevelName(level), text, level=level, error=errors)
-
-
-# Most responses have the same headers as an earlier one.
-_cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
-
-_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-_BAD_REQUEST: Final = 400
-_REQUEST_TIMEOUT: Final = 408
-_HEADERS_TOO_LARGE: Final = 431
-_INTERNAL_SERVER_ERROR: Final = 500
-_LENGTH_DIGITS_MAX: Final = 18
-
-# The bytes around the name and the value of a header line.
-_HEADER_LINE_BYTES: Final = len(": \r\n")
 
 
 @attrs.define(eq=False, repr=False)
@@ -447,6 +447,9 @@ class AsgiExchange:
     ASGI reports a client's disconnect by `receive` only. So a task calls `receive` once the body is
     read and `gone` is awaited or a response is started. It is a system task, because most exchanges
     need none, and a nursery would cost time in each of them.
+
+    Attributes:
+        has_late_body: Whether the body has stalled, so that the application could not read it.
     """
 
     _scope: Scope
@@ -454,16 +457,15 @@ class AsgiExchange:
     _send: Send
     _bodies: Shares
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
-    # Always False: the ASGI server runs the coroutine, so no other task can continue it.
-    may_lead: bool = attrs.field(default=False, init=False)
     request: HttpRequest = attrs.field(init=False)
+    has_late_body: bool = attrs.field(default=False, init=False)
     _body: bytes = attrs.field(default=b"", init=False)
     # The application can read no more of the body, or does not want to.
-    _is_body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _body_over: trio.Event = attrs.field(factory=trio.Event, init=False)
     # The ASGI server has passed on all of the body.
-    _is_input_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _input_over: trio.Event = attrs.field(factory=trio.Event, init=False)
     _watcher: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _is_gone: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _disconnected: trio.Event = attrs.field(factory=trio.Event, init=False)
     _is_stalled: bool = attrs.field(default=False, init=False)
     # Whether the connection carries other exchanges at the same time.
     _is_multiplexed: bool = attrs.field(init=False)
@@ -482,20 +484,25 @@ class AsgiExchange:
             method not in _BODILESS_METHODS if length is None else length != "0"
         )
         if not may_have_body:
-            self._is_body_over.set()
+            self._body_over.set()
             if not self._is_multiplexed:
-                self._is_input_over.set()
+                self._input_over.set()
+
+    @property
+    def may_lead(self) -> bool:
+        """False: the ASGI server runs the coroutine, so no other task can continue it."""
+        return False
 
     @property
     def is_broken(self) -> bool:
         """True if the client has disconnected or stalled: nothing more can be sent."""
-        return self._is_stalled or self._is_gone.is_set()
+        return self._is_stalled or self._disconnected.is_set()
 
     # Reading
 
     async def body(self, bytes_max: int) -> bytes:
         """Return the request body, as `Exchange.body` documents."""
-        if self._is_body_over.is_set():
+        if self._body_over.is_set():
             return self._body
         body = bytearray()
         unfinished = UnfinishedBody(self._bodies, network_of(self.request.client))
@@ -507,7 +514,7 @@ class AsgiExchange:
         finally:
             unfinished.release()
         self._body = bytes(body)
-        self._is_body_over.set()
+        self._body_over.set()
         return self._body
 
     async def _receive_body(
@@ -527,16 +534,16 @@ class AsgiExchange:
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    self._is_body_over.set()
-                    self._is_input_over.set()
-                    self._is_gone.set()
+                    self._body_over.set()
+                    self._input_over.set()
+                    self._disconnected.set()
                     raise trio.BrokenResourceError(
                         "the client disconnected within the request body"
                     )
                 body += message.get("body", b"")
                 is_last = len(body) == length or not message.get("more_body", False)
                 if is_last:
-                    self._is_input_over.set()
+                    self._input_over.set()
                 if len(body) > bytes_max:
                     raise BodyTooLargeError(bytes_max)
                 if is_last:
@@ -545,32 +552,32 @@ class AsgiExchange:
                 if len(body) >= extend_at:  # the client has sent another chunk in time
                     extend_at = len(body) + self._limits.messages.chunk_bytes
                     timeout.deadline = trio.current_time() + seconds
-        self._host_status = _REQUEST_TIMEOUT
-        raise trio.BrokenResourceError(
-            f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
-        )
+        text = f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
+        self.has_late_body = True
+        self.reject(_REQUEST_TIMEOUT, text)
+        raise trio.BrokenResourceError(text)
 
     async def gone(self) -> None:
         """Wait until the client disconnects, as `Exchange.gone` documents."""
-        await self._is_body_over.wait()
+        await self._body_over.wait()
         self._watch()
-        await self._is_gone.wait()
+        await self._disconnected.wait()
 
     def _watch(self) -> None:
         """Start the task that drops input and notices the client's disconnect."""
-        self._is_body_over.set()
+        self._body_over.set()
         if self._watcher is not None:
             return
         scope = self._watcher = trio.CancelScope()
 
         async def drop_until_disconnected() -> None:
             with scope:
-                with contextlib.suppress(Exception):  # an error of the server means a lost client
+                with suppress(Exception):  # an error of the server means a lost client
                     while (message := await self._receive())["type"] != "http.disconnect":
                         if not message.get("more_body", False):
-                            self._is_input_over.set()
-                self._is_input_over.set()
-                self._is_gone.set()
+                            self._input_over.set()
+                self._input_over.set()
+                self._disconnected.set()
 
         trio.lowlevel.spawn_system_task(drop_until_disconnected)
 
@@ -612,18 +619,18 @@ class AsgiExchange:
         without a limit, since hypercorn 0.18 fails with all of its connections when data arrive for
         a stream that was answered (hypercorn issue 329).
         """
-        if not self._is_input_over.is_set():
+        if not self._input_over.is_set():
             if body:
                 await self._put_body(body, more_body=True)
                 body = b""
             self._watch()
             seconds = math.inf if self._is_multiplexed else self._limits.shutdown.close_seconds
             with trio.move_on_after(seconds):
-                await self._is_input_over.wait()
+                await self._input_over.wait()
         await self._put_body(body, more_body=False)
         self._response_state = ResponseState.COMPLETE
 
-    def reject(self, status: int, text: str = "") -> None:
+    def reject(self, status: int, text: str) -> None:
         """Set the status and text that `finish` sends in place of a response of the application."""
         self._host_status, self._host_text = status, text
 
@@ -636,9 +643,9 @@ class AsgiExchange:
         """
         if self._response_state is ResponseState.NOT_STARTED and not self.is_broken:
             headers: Headers = PLAIN_TEXT_HEADERS if self._host_text else []
-            with contextlib.suppress(trio.BrokenResourceError):
+            with suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
-        if self._response_state is not ResponseState.COMPLETE and not self._is_gone.is_set():
+        if self._response_state is not ResponseState.COMPLETE and not self._disconnected.is_set():
             raise IncompleteResponse
 
     def close(self) -> None:
@@ -651,7 +658,7 @@ class AsgiExchange:
         fields = [*_cached_encoded(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
-        if not self._is_body_over.is_set():
+        if not self._body_over.is_set():
             # A server may accept no response before the rest of the body is received.
             self._watch()
             if not self._is_multiplexed:
@@ -680,13 +687,13 @@ class AsgiExchange:
             raise trio.BrokenResourceError("the client has disconnected")
         try:
             if not self._is_multiplexed or message["type"] == "http.response.start":
-                await send_shielded(self._send, message)
+                await _send_shielded(self._send, message)
                 return
             seconds = self._limits.messages.write_stall_seconds
             with trio.move_on_after(seconds) as timeout:
                 await self._send(message)
         except OSError as error:
-            self._is_gone.set()
+            self._disconnected.set()
             raise trio.BrokenResourceError(f"the client has disconnected: {error}") from error
         if timeout.cancelled_caught:
             self._is_stalled = True
@@ -696,15 +703,20 @@ class AsgiExchange:
             )
 
 
+_CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
+_CACHED_BYTES_MAX: Final = 2048
+_cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
+
+
 def request_of(scope: Scope) -> HttpRequest:
     """Return the request of an `http` scope, its path relative to the application's mount."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
     # Short headers without credentials are cached, as clients repeat them.
     sent = tuple([(name, value) for name, value in scope["headers"]])
-    values = dict(sent)
-    is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
-    is_cached = is_short and len(values) == len(sent) and _CREDENTIAL_HEADERS.isdisjoint(values)
+    names = {name for name, _ in sent}
+    is_short = sum([len(name) + len(value) for name, value in sent]) <= _CACHED_BYTES_MAX
+    is_cached = is_short and len(names) == len(sent) and _CREDENTIAL_HEADERS.isdisjoint(names)
     headers = (_cached_decoded_headers if is_cached else decoded_headers)(sent)
     return HttpRequest(
         scope["method"],
@@ -727,11 +739,6 @@ def _client_certificate(scope: Scope) -> str | None:
     if not tls or tls.get("client_cert_error") or not tls.get("client_cert_chain"):
         return None
     return sha256_base64url(ssl.PEM_cert_to_DER_cert(next(iter(tls["client_cert_chain"]))))
-
-
-_CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
-_CACHED_BYTES_MAX: Final = 2048
-_cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
 
 
 def _path_below_mount(scope: Scope) -> str:

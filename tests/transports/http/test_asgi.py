@@ -147,6 +147,7 @@ def test_decoded_headers_are_cached_unless_they_have_credentials():
         ([*plain, (b"authorization", b"Bearer x")], False),
         ([*plain, (b"cookie", b"x")], False),
         ([*plain, (b"x", b"x" * 5000)], False),
+        ([*plain, (b"x" * 5000, b"x")], False),
     ):
         asgi._cached_decoded_headers.cache_clear()
         found = [request_of(scope_of(headers=headers)).headers for _ in range(2)]
@@ -197,8 +198,19 @@ async def test_a_stalled_body_is_answered_with_408(autojump_clock, caplog):
         read, piece(b"one", more=True), limits=Limits(http=HttpLimits(body_seconds=5))
     )
     assert server.status == 408
+    assert server.body == b"the body stalled for 5 seconds (limits.http.body_seconds)"
+    assert caplog.records == []
     # After the answer, the client has some time to end its request.
     assert trio.current_time() == 5 + Limits().shutdown.close_seconds
+
+
+async def test_a_request_with_two_body_lengths_is_rejected_with_the_reason():
+    headers = [(b"content-length", b"3"), (b"transfer-encoding", b"chunked")]
+    server = await served(hello, piece(b"one"), scope=scope_of(headers=headers))
+    assert (server.status, server.body) == (
+        400,
+        b"the request has both Content-Length and Transfer-Encoding",
+    )
 
 
 async def test_each_chunk_of_a_body_restarts_the_time_limit(autojump_clock):
@@ -421,7 +433,7 @@ async def test_the_lifespan_shutdown_waits_for_the_sessions():
         story.append(message["type"])
 
     server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
-    await AsgiHost(hello, ended=ended)({"type": "lifespan"}, server.receive, send)
+    await AsgiHost(hello, on_shutdown=ended)({"type": "lifespan"}, server.receive, send)
     assert story == ["lifespan.startup.complete", "ended", "lifespan.shutdown.complete"]
 
 
@@ -455,7 +467,9 @@ def test_under_asyncio_the_lifespan_is_answered_too():
         raise AssertionError
 
     server = Server([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
-    asyncio.run(AsgiHost(hello, ended=ended)({"type": "lifespan"}, server.receive, server.send))
+    asyncio.run(
+        AsgiHost(hello, on_shutdown=ended)({"type": "lifespan"}, server.receive, server.send)
+    )
     assert len(server.sent) == 2
 
 

@@ -480,7 +480,7 @@ async def test_hypercorn_starts_and_stops_the_application(nursery):
         config = Config()
         config.bind = ["127.0.0.1:0"]
         config.errorlog = None
-        app = AsgiHost(say_hello, ended=ended)
+        app = AsgiHost(say_hello, on_shutdown=ended)
         await hypercorn.trio.serve(
             app, config, shutdown_trigger=shutdown.wait, task_status=task_status
         )
