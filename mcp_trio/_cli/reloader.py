@@ -161,13 +161,13 @@ class Reloader:
     """Keeps the newest version of the code serving that can be imported.
 
     Attributes:
-        has_tried: Set when the first version serves, or has failed.
+        tried: Set when the first version serves, or has failed.
     """
 
     job: ServeJob
     watcher: Watcher
     log: "MessageLog"
-    has_tried: trio.Event = attrs.field(factory=trio.Event, init=False)
+    tried: trio.Event = attrs.field(factory=trio.Event, init=False)
     _current: ServerProcess | None = attrs.field(default=None, init=False)
     _session_numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
@@ -257,7 +257,7 @@ class Reloader:
                         echo_error(report.text)
                     case Serving():
                         echo_text(f"serving {self.job.target} as it is now")
-                        self.has_tried.set()
+                        self.tried.set()
                     case Imported():  # the first report
                         pass
         finally:
@@ -275,7 +275,7 @@ class Reloader:
             echo_error("nothing is served until a file changes")
         else:
             echo_error("the code from before the change is still served")
-        self.has_tried.set()
+        self.tried.set()
 
 
 # The log of messages.
@@ -493,7 +493,7 @@ async def serve_versions(
                 folder, target = Path(reloader.job.recordings), reloader.job.target
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(reloader.run)
-                    await reloader.has_tried.wait()
+                    await reloader.tried.wait()
                     on_serving(url)
                     if with_inspector:
                         nursery.start_soon(run_inspector, url)

@@ -93,7 +93,7 @@ class _Host:
     app: Application
     listeners: Sequence[trio.SocketListener]
     call_shares: Shares
-    is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
+    stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
@@ -109,9 +109,9 @@ class _Host:
             if not has_ever_started:
                 has_ever_started = True
                 task_status.started(self.listeners)
-            await self.is_stopping.wait()
+            await self.stopping.wait()
 
-        while not self.is_stopping.is_set():
+        while not self.stopping.is_set():
             has_started = False
             # hypercorn closes the sockets that it gets.
             config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in self.listeners]
@@ -124,7 +124,7 @@ class _Host:
 
     def stop(self) -> None:
         """Close the listeners, cancel all calls, and let hypercorn stop."""
-        self.is_stopping.set()
+        self.stopping.set()
         for listener in self.listeners:
             listener.socket.close()
         for call in self._calls:
@@ -145,7 +145,7 @@ class _Host:
         with trio.CancelScope() as call:
             self._calls.add(call)
             self.call_shares.take(network)
-            if self.is_stopping.is_set():
+            if self.stopping.is_set():
                 call.cancel()
             try:
                 await self.app(scope, receive, send)
