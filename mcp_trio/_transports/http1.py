@@ -70,7 +70,7 @@ _VARYING: Final = [
     (b"mcp-session-id", re.compile(rb"\r\n(?i:mcp-session-id): ([!-~]+)\r\n"), b"-"),
 ]
 _CACHED_BYTES_MAX: Final = 2048
-_SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
+_CREDENTIALS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
 
 
 def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int:
@@ -111,10 +111,9 @@ def parse_request(
 
     `certificate` is the thumbprint of the client's TLS certificate.
 
-    A client repeats its headers with each request, except for the content length, and parsing them
-    is most of the work of a small request. So short headers are cached, without their content
-    length and the id of the session, which many clients of one kind have in common. Headers with
-    credentials are not cached.
+    A client repeats its headers with each request, and parsing them is most of the work of a small
+    request. So short headers without credentials are cached. The content length and the id of the
+    session are replaced before the look-up: the headers of many requests differ in nothing else.
 
     Raises:
         HttpError: They are not HTTP/1.1, or two implementations could parse them differently.
@@ -143,7 +142,7 @@ def parse_request(
 
 def is_cacheable(raw: bytes) -> bool:
     """Return whether the parsed form of these headers may be cached."""
-    return len(raw) <= _CACHED_BYTES_MAX and not _SECRETS.search(raw)
+    return len(raw) <= _CACHED_BYTES_MAX and not _CREDENTIALS.search(raw)
 
 
 @functools.lru_cache(maxsize=256)
@@ -313,23 +312,29 @@ class ChunkedBody:
                 continue
             length = received.find(b"\n", 0, _LINE_BYTES_MAX) + 1
             self._framing_bytes += length
-            is_too_long = not length and len(received) >= _LINE_BYTES_MAX
-            if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
+            if not length and len(received) >= _LINE_BYTES_MAX:
+                raise HttpError(
+                    400, f"a line of the chunked body is longer than {_LINE_BYTES_MAX} bytes"
+                )
+            if self._framing_bytes > self.framing_bytes_max + len(self.data):
                 raise HttpError(400, "the body's chunks have more framing than data")
             if not length:
                 break  # the line is incomplete
             line = bytes(received[:length])
             del received[:length]
-            if self._is_after_data and line == _EMPTY:
+            if self._is_after_data:
+                if line != _EMPTY:
+                    raise HttpError(400, "the data of a chunk are not followed by CR LF")
                 self._is_after_data = False
-            elif self._is_in_trailers and line == _EMPTY:
-                self.is_ended = True
-            elif self._is_after_data or (self._is_in_trailers and not _TRAILER.fullmatch(line)):
-                raise HttpError(400, "the chunked body is malformed")
-            elif not self._is_in_trailers:
+            elif self._is_in_trailers:
+                if line == _EMPTY:
+                    self.is_ended = True
+                elif not _TRAILER.fullmatch(line):
+                    raise HttpError(400, "a trailer of the chunked body is malformed")
+            else:
                 match = _SIZE.fullmatch(line)
                 if match is None:
-                    raise HttpError(400, "the chunked body is malformed")
+                    raise HttpError(400, "the size of a chunk is malformed")
                 self._left = int(match[1], 16)
                 self._is_in_trailers = not self._left
                 if len(self.data) + self._left > self.bytes_max:
