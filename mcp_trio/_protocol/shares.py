@@ -86,6 +86,7 @@ class Shares:
 
     def take_if_free(self, client: ClientKey) -> bool:
         """Take one place if the client may; return whether it has."""
+        # Each request calls this, so it repeats `may_take` and `take` instead of calling them.
         taken = self._taken.get(client, 0)
         if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
             return False
@@ -98,7 +99,8 @@ class Shares:
     def exceeded(self, client: ClientKey, amount: int = 1) -> str | None:
         """Return the limit that keeps a client from taking more places; None if it may take them.
 
-        The text ends a rejection, such as "too many requests wait".
+        The text follows that of a rejection, as in "too many requests wait
+        (limits.requests.queued_max=1024)", and begins with a space.
         """
         if self.may_take(client, amount):
             return None
@@ -158,9 +160,6 @@ class Queue(Generic[Item]):
     )
     _numbers: int = attrs.field(default=0, init=False)
 
-    def __len__(self) -> int:
-        return sum(len(items) for items in self._items.values())
-
     def may_start(self, client: ClientKey) -> bool:
         """Return whether an item that arrives now may start at once."""
         return client not in self._items and self.places.may_take(client)
@@ -196,7 +195,7 @@ class Queue(Generic[Item]):
             self.places.give_back(client)
         if not self._numbers:
             return None
-        fewest = (self._numbers & -self._numbers).bit_length() - 1
+        fewest = (self._numbers & -self._numbers).bit_length() - 1  # the lowest bit that is set
         following = next(iter(self._turns[fewest]))
         if not self.places.may_take(following):
             return None
@@ -260,7 +259,12 @@ _RATE_TEXT: Final = r"(\d+(?:_\d+)*(?:\.\d+)?) ?([kKMG]i?B|)/(second|minute|hour
 
 @attrs.frozen
 class Rate:
-    """A rate: requests per minute in the long run, and requests that may come at once."""
+    """A rate of requests, or of bytes.
+
+    Attributes:
+        per_minute: The number per minute in the long run.
+        burst: The number that may come at once.
+    """
 
     per_minute: float = attrs.field(validator=attrs.validators.gt(0))
     burst: int = attrs.field(validator=attrs.validators.ge(1))
@@ -277,11 +281,13 @@ class Rate:
             ValueError: The text is not a rate, or `burst` is less than 1.
         """
         match = re.fullmatch(_RATE_TEXT, text)
-        if match is None or match[2] not in _SIZES or not float(match[1]):
+        amount = 0.0
+        if match is not None and match[2] in _SIZES:
+            amount = float(match[1]) * _SIZES[match[2]]
+        if match is None or not 0 < amount < math.inf:
             raise ValueError(
                 f"{text!r} is not a rate: write '100/minute', '0.5/second' or '10 MB/day'"
             )
-        amount = float(match[1]) * _SIZES[match[2]]
         return cls(amount / _MINUTES[match[3]], math.ceil(amount) if burst is None else burst)
 
 
