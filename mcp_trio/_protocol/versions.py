@@ -52,7 +52,8 @@ class ProtocolVersion:
         has_elicitation_ids: Whether such an elicitation has an id, for the notification of its end.
         primes_streams: Whether an event stream begins with an event that has only an id, so that a
             client can resume it from the beginning.
-        is_stateless: Whether each request carries its own metadata.
+        is_stateless: Whether each request carries its own metadata; the opposite of
+            `has_handshake`.
     """
 
     name: str
@@ -76,7 +77,11 @@ class ProtocolVersion:
     )
 
     def error_code_for(self, code: int) -> int:
-        """Return the error code of this version with the same meaning."""
+        """Return the code to send in place of `code`, which this version may not define.
+
+        A version that reserves the codes of servers has another code for a missing resource, and
+        "internal error" stands for any code among them that it does not define.
+        """
         if not self.reserves_codes or code not in _SERVER_CODES or code in STATELESS_CODES:
             return code
         return self.resource_not_found_code if code == RESOURCE_NOT_FOUND else INTERNAL_ERROR
@@ -140,14 +145,23 @@ def checked_protocol_versions(names: Collection[str]) -> tuple[str, ...]:
     unknown = [name for name in names if name not in PROTOCOL_VERSIONS]
     if unknown or not names:
         known = ", ".join(ALL_PROTOCOL_VERSIONS)
-        raise ValueError(f"unknown protocol versions {unknown}: choose from {known}")
+        error = f"unknown protocol versions {unknown}" if names else "no protocol version is given"
+        raise ValueError(f"{error}: choose from {known}")
     return tuple(name for name in ALL_PROTOCOL_VERSIONS if name in names)
 
 
 def newest(names: Sequence[str], *, has_handshake: bool) -> ProtocolVersion | None:
-    """Return the first legacy or stateless version of `names`, which are sorted from the newest."""
-    rows = (PROTOCOL_VERSIONS[name] for name in names if name in PROTOCOL_VERSIONS)
-    return next((row for row in rows if row.has_handshake is has_handshake), None)
+    """Return the newest version among `names` with a handshake, or the newest without one.
+
+    Args:
+        names: The names of versions, sorted from the newest; unknown ones are skipped.
+        has_handshake: Whether to return a legacy version, or else a stateless one.
+
+    Returns:
+        None if there is no such version.
+    """
+    known = (PROTOCOL_VERSIONS[name] for name in names if name in PROTOCOL_VERSIONS)
+    return next((each for each in known if each.has_handshake is has_handshake), None)
 
 
 def supported_versions_in(data: Any) -> list[str]:

@@ -402,7 +402,13 @@ def test_protocol_versions_are_sorted_from_the_newest():
     )
 
 
-@pytest.mark.parametrize("names", [(), ("2024-11-05", "yesterday")])
-def test_unknown_protocol_versions_are_rejected(names):
-    with pytest.raises(ValueError, match="choose from 2026-07-28, 2025-11-25"):
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [
+        ((), "no protocol version is given"),
+        (("2024-11-05", "yesterday"), r"unknown protocol versions \['yesterday'\]"),
+    ],
+)
+def test_unknown_protocol_versions_are_rejected(names, error):
+    with pytest.raises(ValueError, match=f"{error}: choose from 2026-07-28, 2025-11-25"):
         checked_protocol_versions(names)
