@@ -8,6 +8,7 @@ order of tasks, the faults, and the times at which clients connect.
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -24,7 +25,6 @@ from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
-from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, MCPError, RequestTimeout
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -108,7 +108,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ObservedClient(Client):
+class SimulatedClient(Client):
     """A client that keeps a list of its requests and their outcomes."""
 
     def __attrs_post_init__(self) -> None:
@@ -243,10 +243,11 @@ class _Simulation:
         client_channel, server_channel = channel_pair(
             faults=self.faults, seed=f"{self.seed}:{number}", limits=self.limits
         )
-        client = ObservedClient(client_channel, limits=self.limits)
+        client = SimulatedClient(client_channel, limits=self.limits)
         try:
             async with trio.open_nursery() as nursery:
-                session = await nursery.start(self._serve, server_channel)
+                serve = partial(self.server.serve, server_channel, record=self.record)
+                session: Session = await nursery.start(serve)
                 end = await self._run_scenario(client, random_source)
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
@@ -260,10 +261,7 @@ class _Simulation:
             faults=tuple(client_channel.events),
         )
 
-    async def _serve(self, channel: Channel, *, task_status: trio.TaskStatus[Session]) -> None:
-        await self.server.serve(channel, record=self.record, task_status=task_status)
-
-    async def _run_scenario(self, client: ObservedClient, random_source: random.Random) -> str:
+    async def _run_scenario(self, client: SimulatedClient, random_source: random.Random) -> str:
         try:
             async with client:
                 await self.scenario(client, random_source)
@@ -272,8 +270,6 @@ class _Simulation:
             if ExceptionGroup("", [error]).split(MCPError)[1] is not None:
                 raise
             return type(sole_exception(error)).__name__
-        finally:
-            await client.aclose()
         return "finished"
 
     def _check(self, connection: Connection, requests: Sequence[SimulatedRequest]) -> None:
