@@ -142,10 +142,10 @@ def retry_params(
 
     Responses and state of earlier rounds are replaced.
     """
-    added = {"inputResponses": responses, "requestState": result.request_state}
     if isinstance(params, msgspec.Struct):
         return msgspec.structs.replace(
             params, input_responses=responses, request_state=result.request_state
         )
+    added = {"inputResponses": responses, "requestState": result.request_state}
     kept = {name: value for name, value in (params or {}).items() if name not in added}
     return kept | {name: value for name, value in added.items() if value is not None}

@@ -66,7 +66,7 @@ from mcp_trio.types import (
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
 
-# Requests to the client -------------------------------------------------------------------------
+# Questions --------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -139,7 +139,7 @@ async def ask_client(
     """
     questions = prepare_questions(handling, served, questions)
     results = await ask_all(handling, [question.as_sent() for question in questions])
-    return tuple(question.read(it) for question, it in zip(questions, results, strict=True))
+    return tuple(question.read(result) for question, result in zip(questions, results, strict=True))
 
 
 def prepare_questions(
@@ -147,7 +147,8 @@ def prepare_questions(
 ) -> list[ClientQuestion[Any]]:
     """Return the questions as this client can receive them.
 
-    A URL elicitation gets an id if the client can be notified of its completion.
+    A URL elicitation gets an id if the client can be notified of its completion. The session
+    remembers the id until then.
 
     Raises:
         CapabilityMissing: The client did not announce a capability that one of the questions needs.
