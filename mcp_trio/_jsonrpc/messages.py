@@ -38,7 +38,6 @@ from mcp_trio.errors import (
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
 
 _BRACE: Final = ord("{")
-_BRACKET: Final = b"["
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 
@@ -254,7 +253,7 @@ class Decoder:
         except UnicodeDecodeError as error:
             return malformed(data, PARSE_ERROR, f"not UTF-8: {error.reason}")
         except msgspec.ValidationError as error:
-            if not data.lstrip().startswith(_BRACKET):
+            if not data.lstrip().startswith(b"["):
                 return _invalid(data, str(error))
             return self._error_if_slow_to_read(data) or self._batch(data)
         except msgspec.DecodeError as error:
@@ -278,7 +277,7 @@ class Decoder:
             )
         messages: list[Message] = []
         for member in map(bytes, members):
-            decoded = None if member.startswith(_BRACKET) else self.decode(member)
+            decoded = None if member.startswith(b"[") else self.decode(member)
             if not isinstance(decoded, Message):
                 decoded = not_a_message("a batch inside a batch")
             messages.append(decoded)
@@ -377,10 +376,11 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 
 
 def recover(text: bytes) -> Recovered:
-    """Return the top-level members of invalid, too deep or incomplete JSON; never raises.
+    """Return the id and the members in invalid, too deep or incomplete JSON; never raises.
 
-    If a member occurs twice, the last one counts, as in the decoder. An id counts only if it is
-    certainly complete: a number at the end of incomplete data may have further digits.
+    Only members of the outermost object count. If a member occurs twice, the last one counts, as in
+    the decoder. An id counts only if it is certainly complete: a number at the end of incomplete
+    data may have further digits.
     """
     # The tokens of each top-level member; of a nested value only the opening bracket.
     found: list[list[bytes]] = [[]]
@@ -478,7 +478,7 @@ def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
 
 
 def _without_strings(text: bytes) -> bytes:
-    """Return the text with one quote in place of each string; no quote in it is escaped."""
+    """Return the text with one quote in place of each string; `text` has no escaped quotes."""
     parts: list[bytes] = []
     start = 0
     while (begin := text.find(b'"', start)) >= 0:
@@ -502,9 +502,8 @@ def _without_escapes(text: bytes) -> bytes:
 # Up to this number of quotes, strings are cut out of a text one by one. This takes the time of
 # copying the rest; translating the strings as well would take a hundred times as long.
 _QUOTES_TO_CUT: Final = 1000
-_LONG_EXPONENT: Final = b"e000"
-_SIGNS: Final = b"+-"
 _WINDOW_BYTES: Final = 64 * 1024
+# Marks each digit as `0` and each `e` as `e`; all other bytes but quotes become spaces.
 _NUMBER_MARKS: Final = bytes.maketrans(
     bytes(range(256)),
     bytes(
@@ -516,7 +515,9 @@ _NUMBER_MARKS: Final = bytes.maketrans(
         for byte in range(256)
     ),
 )
-"""Marks each digit as `0` and each `e`; all other bytes but quotes become spaces."""
+# The marks of an exponent with three digits or more, whose sign is deleted.
+_LONG_EXPONENT: Final = b"e000"
+_SIGNS: Final = b"+-"
 
 
 def has_more_long_exponents(count_max: int, text: bytes) -> bool:
@@ -657,12 +658,12 @@ def encode_error(
 def _encode(message: msgspec.Struct, json_depth_max: int) -> bytes:
     try:
         encoded = _ENCODER.encode(message)
+        if _LF in encoded or _CR in encoded:  # only raw JSON that a user passed can contain these
+            encoded = msgspec.json.format(encoded, indent=-1)
     except Exception as error:  # encoding a user's values can raise anything
         raise Unencodable(f"cannot be sent as JSON: {error}") from error
     if len(encoded) > json_depth_max and is_deeper_than(json_depth_max, encoded):
         raise Unencodable(f"nested deeper than limits.messages.json_depth_max ({json_depth_max})")
-    if _LF in encoded or _CR in encoded:  # only raw JSON that a user passed can contain these
-        return msgspec.json.format(encoded, indent=-1)
     return encoded
 
 
@@ -670,16 +671,6 @@ class _AnyResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str | None = None
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-
-
-def reencoded_with_id(
-    response: bytes,
-    id: int | str,  # noqa: A002  the specification's name
-) -> bytes:
-    """Return an encoded response with another id, by decoding and encoding it."""
-    decoded = msgspec.json.decode(response, type=_AnyResponse)
-    decoded.id = id
-    return _ENCODER.encode(decoded)
 
 
 _ENCODED_WITH_NUMBER: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":[0-9]+,')
@@ -694,6 +685,8 @@ def with_id_replaced(
     A response that begins as this module encodes one with a number as id is not decoded.
     """
     beginning = _ENCODED_WITH_NUMBER.match(response)
-    if beginning is None:  # another program encoded it, and it is only forwarded
-        return reencoded_with_id(response, id)
-    return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), response[beginning.end() :])
+    if beginning is not None:
+        return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), response[beginning.end() :])
+    decoded = msgspec.json.decode(response, type=_AnyResponse)
+    decoded.id = id
+    return _ENCODER.encode(decoded)

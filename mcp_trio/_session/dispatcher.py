@@ -20,7 +20,7 @@ import attrs
 from mcp_trio._journal.records import message_name
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import reencoded_with_id
+from mcp_trio._jsonrpc.messages import with_id_replaced
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
     BatchReceived,
@@ -329,7 +329,7 @@ class Dispatcher:
             rounds = self.suspended_handlers.find_by_retry(retry)
             kept = rounds.reply_to(retry.params.request_state)
             if kept is not None:
-                reply = reencoded_with_id(kept, retry.id)
+                reply = with_id_replaced(kept, retry.id)
             elif rounds.stage is not Stage.SUSPENDED:
                 # The client has repeated a retry: both get the same reply.
                 self._check_room(retry)
@@ -392,7 +392,7 @@ class Dispatcher:
             if reply is None:
                 response = self.session.connection.error(request, error.code, error.message)
             else:
-                response = reencoded_with_id(reply, request.id)
+                response = with_id_replaced(reply, request.id)
             self._finish_request(request, response, None)
 
     # The end.

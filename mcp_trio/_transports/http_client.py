@@ -34,7 +34,7 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     decoder_for,
     encode_error,
-    reencoded_with_id,
+    with_id_replaced,
 )
 from mcp_trio._protocol.http_headers import (
     JSON,
@@ -550,7 +550,7 @@ class HttpChannel:
             data = one_line(data)
             message = self._decoder.decode(data)
             if isinstance(message, ErrorResponse) and message.id is None and request is not None:
-                data = reencoded_with_id(data, request.id)
+                data = with_id_replaced(data, request.id)
                 self._finish(request.id)
             for each in message.messages if isinstance(message, Batch) else (message,):
                 if not isinstance(each, Response | ErrorResponse):
@@ -598,7 +598,7 @@ class HttpChannel:
             is_error = error.id is not None or error.error.code in STATELESS_CODES
         if is_error:
             # Some servers send another id, or none.
-            await self._pass_to_session(reencoded_with_id(data, request.id), request)
+            await self._pass_to_session(with_id_replaced(data, request.id), request)
         elif unexpected.is_client_error and method == DISCOVER:
             text = f"HTTP {unexpected.status} {unexpected.phrase}"
             await self._pass_to_session(encode_error(request.id, METHOD_NOT_FOUND, text), request)
