@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import attrs
 import msgspec
@@ -64,14 +64,20 @@ _RENEWALS_PER_SESSION: Final = 4
 _LEAVE_SECONDS: Final = 1.0
 _TAKE_SECONDS: Final = 2.0
 
+# The pause before the next attempt to take a batch, after Redis has answered with an error.
+_RETRY_SECONDS: Final = 0.1
+
 # The values of the key `instance:NAME`.
 _RUNNING, _LEAVING = b"runs", b"leaves"
 
-# The results of scripts that store something of a session: another instance has it, or none.
-_TAKEN, _UNKNOWN = 0, -1
+# The results of scripts that have stored nothing: another instance owns the session, or Redis has
+# no such session.
+_OTHER_OWNER, _NO_SESSION = 0, -1
 
 _SESSION_KEYS: Final = ("session", "events", "streams", "calls")
-_ENTRIES_MAX: Final = 1000  # that one script removes
+
+# The number of entries of a call that one script removes.
+_ENTRIES_MAX: Final = 1000
 
 # Lua scripts, which Redis executes atomically. These change a session and its calls only while the
 # instance `ARGV[1]` owns the session; `_TAKE` makes it the owner in place of `ARGV[2]`. The owner
@@ -159,16 +165,27 @@ _decode_entry: Final = msgspec.msgpack.Decoder(_Entry).decode
 
 @attrs.define(eq=False, repr=False)
 class _Link:
-    """The messages to and from one other instance."""
+    """The messages to and from one other instance.
+
+    Attributes:
+        epoch: The epoch of the messages to the other instance.
+        sent: The number of the last message that was sent in this epoch.
+        received: The epoch and number of the last message that was received.
+        confirmed: The epoch and number that were last confirmed to the other instance.
+        unconfirmed: The messages that the other instance has not confirmed, with their numbers.
+        unconfirmed_bytes: The size of these messages.
+        missed_leases: The number of checks in a row that have found no lease of the other instance.
+        unread: The withdrawn messages, as long as requests to the other instance are unfinished.
+    """
 
     epoch: int = 1
     sent: int = 0
-    received: tuple[int, int] = (0, 0)  # the epoch and number of the last message
-    confirmed: tuple[int, int] = (0, 0)  # those that were last confirmed to the other instance
+    received: tuple[int, int] = (0, 0)
+    confirmed: tuple[int, int] = (0, 0)
     unconfirmed: deque[tuple[int, bytes]] = attrs.field(factory=deque[tuple[int, bytes]])
     unconfirmed_bytes: int = 0
     missed_leases: int = 0
-    unread: list[bytes] = attrs.field(factory=list[bytes])  # withdrawn from a lost instance
+    unread: list[bytes] = attrs.field(factory=list[bytes])
 
     def begin_epoch(self) -> None:
         """Number the messages from the beginning, because the other instance was lost."""
@@ -215,17 +232,19 @@ class RedisInstances:
                 has_stopped.set()
 
             nursery.start_soon(take_messages)
+
+            async def wait_for_requests() -> None:
+                with trio.move_on_after(_LEAVE_SECONDS):
+                    while handler.peers():  # noqa: ASYNC110
+                        await trio.sleep(_POLL_SECONDS)
+
             await self.connection.settle()
             yield instance
             # Forwarded requests get the time to finish, also those that are taken meanwhile.
-            with trio.move_on_after(_LEAVE_SECONDS):
-                while handler.peers():  # noqa: ASYNC110
-                    await trio.sleep(_POLL_SECONDS)
+            await wait_for_requests()
             reading.cancel()  # Later messages stay unread, for another instance to act upon.
             await has_stopped.wait()
-            with trio.move_on_after(_LEAVE_SECONDS):
-                while handler.peers():  # noqa: ASYNC110
-                    await trio.sleep(_POLL_SECONDS)
+            await wait_for_requests()
             instance.end_lease()
             await self.connection.settle()
             nursery.cancel_scope.cancel()
@@ -290,9 +309,12 @@ class RedisInstance:
 
     def _check_owner(self, session_id: str, result: int) -> None:
         """Lose a session if the result of a script says that another instance has taken it."""
-        if result == _TAKEN:
-            self._sessions.pop(session_id, None)
-            self._handler.lose_session(session_id)
+        if result == _OTHER_OWNER:
+            self._lose_session(session_id)
+
+    def _lose_session(self, session_id: str) -> None:
+        self._sessions.pop(session_id, None)
+        self._handler.lose_session(session_id)
 
     async def settle(self) -> None:
         """Wait until Redis has all that was stored or sent, or does not answer."""
@@ -338,14 +360,14 @@ class RedisInstance:
         # The session itself may still wait to be written, and so may earlier entries.
         await self._connection.wait_until_written()
         result = await self._connection.evaluate(_STORE_CALL_ENTRY, keys, *args)
-        if result == _UNKNOWN and session_id in self._sessions:  # Redis has lost it.
+        if result == _NO_SESSION and session_id in self._sessions:  # Redis has lost it.
             self.keep(session_id, self._sessions[session_id])
             await self._connection.wait_until_written()
             result = await self._connection.evaluate(_STORE_CALL_ENTRY, keys, *args)
         self._check_owner(session_id, result)
-        if result == _TAKEN:
+        if result == _OTHER_OWNER:
             raise StoreUnavailableError("another instance has taken the session")
-        if result == _UNKNOWN:
+        if result == _NO_SESSION:
             raise StoreUnavailableError("the session has ended")
 
     def forget_call(self, session_id: str, call: str, entries: int) -> None:
@@ -382,12 +404,17 @@ class RedisInstance:
     async def leave(self) -> None:
         """Begin to leave: `others` of other instances no longer names this one."""
         self._state = _LEAVING
-        await self._connection.call(partial(self._set_lease, is_new=True))
+        await self._set_lease(may_be_new=True)
 
-    async def _set_lease(self, redis: Any, *, is_new: bool) -> bool:
+    async def _set_lease(self, *, may_be_new: bool) -> bool:
+        """Set the lease; return False if there is none to renew and it may not be a new one."""
         key, milliseconds = self._lease_key(self.name), int(self._lease_seconds * _MILLISECONDS)
-        condition = None if is_new else PureToken.XX
-        return bool(await redis.set(key, self._state, px=milliseconds, condition=condition))
+        condition: Literal[PureToken.XX] | None = None if may_be_new else PureToken.XX
+        return bool(
+            await self._connection.call(
+                lambda redis: redis.set(key, self._state, px=milliseconds, condition=condition)
+            )
+        )
 
     def _lease_key(self, name: str) -> str:
         return self._connection.key("instance", name)
@@ -402,12 +429,16 @@ class RedisInstance:
             await trio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
 
     async def _renew_once(self) -> None:
-        if not await self._connection.call(partial(self._set_lease, is_new=self._is_stale)):
+        if not await self._set_lease(may_be_new=self._is_stale):
             self._is_stale = True
-            await self._connection.call(partial(self._set_lease, is_new=True))
+            await self._set_lease(may_be_new=True)
         if self._is_stale:
-            self._is_stale = False
-            await self._restore()
+            self._is_stale = False  # `mark_stale` may be called again while this one restores.
+            try:
+                await self._restore()
+            except StoreUnavailableError:
+                self._is_stale = True
+                raise
         instances = self._connection.key("instances")
         self._connection.post(lambda pipeline: pipeline.sadd(instances, [self.name]))
         for kind in ("inbox", "taken"):
@@ -429,13 +460,12 @@ class RedisInstance:
 
     async def _restore(self) -> None:
         """Write again what Redis may have lost; lose the sessions that others have taken."""
-        for session_id, facts in tuple(self._sessions.items()):
+        for session_id in tuple(self._sessions):
             stored = await self.find(session_id)
             if stored is not None and stored.owner != self.name:
-                self._sessions.pop(session_id, None)
-                self._handler.lose_session(session_id)
-            elif session_id in self._sessions:
-                self._post_session(session_id, self.name, facts)
+                self._lose_session(session_id)
+            elif session_id in self._sessions:  # with facts that may have changed meanwhile
+                self._post_session(session_id, self.name, self._sessions[session_id])
         taken, received = self._connection.key("taken", self.name), dict[str, str]()
         for name, link in self._links.items():
             received[name] = _position(link.received)
@@ -445,9 +475,13 @@ class RedisInstance:
             self._connection.post(lambda pipeline: pipeline.hset(taken, received))
 
     async def _watch_peers(self) -> None:
-        for name in self._handler.peers():
+        peers = self._handler.peers()
+        for name, link in self._links.items():
+            if name not in peers:
+                link.unread.clear()
+        for name in peers:
             link = self._links.setdefault(name, _Link())
-            if await self._connection.call(partial(self._has_lease, name)):
+            if await self._has_lease(name):
                 link.missed_leases = 0
                 continue
             link.missed_leases += 1
@@ -457,29 +491,34 @@ class RedisInstance:
     def _lose(self, name: str, link: _Link) -> None:
         link.begin_epoch()
         self._handler.lose(name)
-        self._post_message(name, link, 0, b"")  # It may only be slow.
+        # If the other instance is only slow, it learns of the new epoch.
+        self._post_message(name, link, 0, b"")
 
-    async def _has_lease(self, name: str, redis: Any) -> bool:
-        return bool(await redis.exists([self._lease_key(name)]))
+    async def _has_lease(self, name: str) -> bool:
+        key = self._lease_key(name)
+        return bool(await self._connection.call(lambda redis: redis.exists([key])))
 
     async def is_lost(self, name: str) -> bool:
         """Return whether an instance has no lease, now and after the time between two renewals."""
-        if await self._connection.call(partial(self._has_lease, name)):
+        if await self._has_lease(name):
             return False
         await trio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
-        return not await self._connection.call(partial(self._has_lease, name))
+        return not await self._has_lease(name)
 
     async def others(self) -> Sequence[str]:
         """Return the names of the other instances that are alive and have not begun to leave."""
-        members = await self._connection.call(
-            lambda redis: redis.smembers(self._connection.key("instances"))
-        )
+        instances = self._connection.key("instances")
+        members = await self._connection.call(lambda redis: redis.smembers(instances))
         names = sorted({member.decode() for member in members} - {self.name})
         if not names:
             return []
         keys = [self._lease_key(name) for name in names]
         states = await self._connection.call(lambda redis: redis.mget(keys))
-        return [name for name, state in zip(names, states, strict=True) if state == _RUNNING]
+        by_name = dict(zip(names, states, strict=True))
+        # An instance that is only slow adds its name again when it renews its lease.
+        if lost := [name for name, state in by_name.items() if state is None]:
+            self._connection.post(lambda pipeline: pipeline.srem(instances, lost))
+        return [name for name, state in by_name.items() if state == _RUNNING]
 
     # Messages.
 
@@ -515,8 +554,8 @@ class RedisInstance:
         key = self._connection.key("inbox", self.name)
         while True:
             entries = await self._connection.next_entries(key, "0-0")
-            while not await self._take_batch(key, entries):
-                await trio.lowlevel.checkpoint()
+            while not await self._take_batch(key, entries):  # noqa: ASYNC110
+                await trio.sleep(_RETRY_SECONDS)
 
     async def _take_batch(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
         """Delete messages and act on them; return False if Redis is unavailable.
@@ -562,7 +601,7 @@ class RedisInstance:
         keys = [self._connection.key(kind, name) for kind in ("inbox", "taken")]
         link = self._links.setdefault(name, _Link())
         async with self._withdrawing:  # Several requests may ask at once.
-            if not await self._connection.call(partial(self._has_lease, name)):
+            if not await self._has_lease(name):
                 self._lose(name, link)
             for entry_id, data in await self._connection.entries(keys[0]):
                 entry = _decode_entry(data)

@@ -190,7 +190,11 @@ class Instance(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Begin to leave: `others` no longer names this instance. It still receives messages."""
+        """Begin to leave: `others` no longer names this instance. It still receives messages.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
         ...
 
     def send(self, to: str, message: bytes) -> None:

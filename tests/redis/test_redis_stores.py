@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from joserfc.jwk import ECKey
@@ -14,6 +15,7 @@ from joserfc.jwk import ECKey
 from mcp_trio import Limits
 from mcp_trio._auth.dpop import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection, open_connection
+from mcp_trio._redis.instances import RedisInstance
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
@@ -293,6 +295,58 @@ async def test_an_instance_whose_lease_was_over_loses_the_sessions_that_were_tak
         assert handlers[0].lost_sessions == ["a"]
         found = await two.find("b")
         assert found.owner == one.name
+
+
+async def test_facts_that_change_while_an_instance_restores_its_sessions_are_stored(
+    join, monkeypatch
+):
+    async with join(ScriptedHandler()) as one:
+        one.keep("a", FACTS)
+        await one.settle()
+        changed, find = msgspec.structs.replace(FACTS, values=b"changed"), RedisInstance.find
+
+        async def find_while_facts_change(instance, session_id):
+            stored = await find(instance, session_id)
+            instance.keep("a", changed)
+            return stored
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisInstance, "find", find_while_facts_change)
+            await one._restore()
+        await one.settle()
+        assert (await one.find("a")).facts == changed
+
+
+async def test_an_instance_restores_its_sessions_again_after_redis_has_failed_meanwhile(
+    redis, join, monkeypatch
+):
+    async with join(ScriptedHandler()) as one:
+        one.keep("a", FACTS)
+        await one.settle()
+        find, calls = RedisInstance.find, []
+
+        async def find_at_the_second_attempt(instance, session_id):
+            calls.append(session_id)
+            if len(calls) == 1:
+                raise StoreUnavailableError("Redis does not answer")
+            return await find(instance, session_id)
+
+        async def is_restored():
+            return await find(one, "a")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisInstance, "find", find_at_the_second_attempt)
+            async with redis.client() as client:
+                await client.flushall()
+            await until(is_restored)
+
+
+async def test_names_of_instances_that_crashed_are_removed(redis, join):
+    async with join(ScriptedHandler()) as one, redis.client() as client:
+        await client.sadd("harbour:instances", ["crashed"])
+        assert list(await one.others()) == []
+        await one.settle()
+        assert await client.smembers("harbour:instances") == {one.name.encode()}
 
 
 async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
@@ -666,3 +720,33 @@ async def test_messages_are_taken_if_the_answer_of_redis_was_lost(stalled):
             patched.setattr(type(two._connection), "evaluate", twice)
             assert await two._take_batch(key, entries)
         assert handler.received == [(one.name, b"first")]
+
+
+async def test_an_error_of_redis_is_not_answered_by_requests_without_a_pause(join, monkeypatch):
+    async with join(ScriptedHandler()) as one, join(ScriptedHandler()) as two:
+        attempts = []
+
+        async def rejected(*_args):
+            attempts.append(trio.current_time())
+            raise StoreUnavailableError("READONLY You can't write against a read only replica.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisConnection, "evaluate", rejected)
+            one.send(two.name, b"message")
+            await one.settle()
+            await trio.sleep(0.5)
+        assert 1 <= len(attempts) < 10
+
+
+async def test_withdrawn_messages_are_kept_while_a_request_may_ask_for_them(stalled):
+    async with stalled() as (one, two, _):
+        one._handler.watched.add(two.name)
+        one.send(two.name, b"withdrawn")
+        await one.settle()
+        one._lose(two.name, one._links[two.name])
+        await one.unread(two.name)
+        await one._watch_peers()
+        assert set(await one.unread(two.name)) == {b"withdrawn"}
+        one._handler.watched.clear()
+        await one._watch_peers()
+        assert list(await one.unread(two.name)) == []
