@@ -158,19 +158,29 @@ FOREIGN_CLOCK: Final = "foreign"
 class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     """The body of `open`: the facts that are known when a recording begins.
 
-    `name` and `version` are those of the recorded server or client, `started` is the wall clock in
-    ISO 8601, `writer` names the versions of the library and of Python that wrote the file.
-    `clock` is the kind of the Trio run's clock: `TICK_CLOCK`, `VIRTUAL_CLOCK` or `FOREIGN_CLOCK`.
-    `clock_ns` is the time at which the recording begins, on that clock, in nanoseconds.
+    Each later segment begins with the same body, except for its `segment`.
 
-    `listed` has a line for each tool, prompt, resource and template as the server lists it, by
-    `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list that is
-    too long has one line, for all of it, without a name. `earlier_sessions` is the number of the
-    server's sessions in this process that had ended when the recording began. `strict` tells
-    whether handlers got an error when they did what no replay could repeat.
-
-    Each later segment begins with the same body, except for its `segment` number; `session` tells
-    which files belong together.
+    Attributes:
+        format_version: The version of the format.
+        transport: The transport, such as "stdio", or the class name of a custom channel.
+        role: "server", "client" or "proxy": the side that was recorded.
+        name: The name of the recorded server or client.
+        version: Its version.
+        listed: A line for each tool, prompt, resource and template as the server lists it, by
+            `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list
+            that is too long has one line, for all of it, without a name.
+        earlier_sessions: The number of the server's sessions in this process that had ended when
+            the recording began.
+        seed: The seed of all random numbers of the session; None if it has none.
+        redaction: The rules by which values were redacted; None if nothing was.
+        started: The wall clock at the beginning, in ISO 8601.
+        lifespan: Whether the server had a lifespan function.
+        session: A random id; files with the same id are segments of one recording.
+        segment: The number of this file among the segments, from 1.
+        writer: The versions of the library and of Python that wrote the file.
+        clock: The kind of the Trio run's clock: `TICK_CLOCK`, `VIRTUAL_CLOCK` or `FOREIGN_CLOCK`.
+        clock_ns: The time on that clock at which the recording began, in nanoseconds.
+        strict: Whether handlers got an error when they did what no replay could repeat.
     """
 
     format_version: int = FORMAT_VERSION
@@ -469,11 +479,11 @@ def decode_body(record: Record, body_type: type[_Body]) -> _Body:
     """Return the body of a record, decoded.
 
     Raises:
-        RecordingError: The body is not of this type.
+        RecordingError: The body is not of this type, or is nested too deeply to be decoded.
     """
     try:
         return msgspec.json.decode(body_bytes(record) or b"", type=body_type)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordingError(f"record {record.number} ({record.kind}): {error}") from error
 
 
@@ -506,7 +516,8 @@ def sender_of(envelope: Mapping[str, Any]) -> AuthInfo | None:
 
 
 _BATCH: Final = msgspec.json.Decoder(list[Raw])
-_LANE: Final = re.compile(r"[a-z]([0-9]+)(?:-([0-9]+))?")
+# Python converts no text of some thousand digits to a number, and no recording has such numbers.
+_LANE: Final = re.compile(r"[a-z]([0-9]{1,18})(?:-([0-9]{1,18}))?(?![0-9])")
 
 
 def message_name(number: int, position: int) -> str:

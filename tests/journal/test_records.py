@@ -167,6 +167,13 @@ def test_a_body_of_another_type_is_an_error(body):
         decode_body(decode(one_line(kind="shut", body=body)), ShutBody)
 
 
+def test_a_body_that_is_nested_too_deeply_is_an_error():
+    depth = 100_000
+    body = b'{"name":"a","arguments":' + b"[" * depth + b"]" * depth + b"}"
+    with pytest.raises(RecordingError, match=r"record 0 \(cmd\)"):
+        decode_body(decode(one_line(kind="cmd", body=body, embed=False)), CommandBody)
+
+
 def test_a_literal_body_is_embedded():
     line = one_line(kind="cxl", body=b'"unstarted"')
     assert b'"f":"unstarted"' in line
@@ -193,7 +200,7 @@ def test_a_lane_gives_the_position_of_its_message(letter, number, place, below):
     assert message_position(lane) == (number, place)
 
 
-@pytest.mark.parametrize("lane", ["", "announce", "ping", "close", "-1"])
+@pytest.mark.parametrize("lane", ["", "announce", "ping", "close", "-1", "r" + "9" * 5000])
 def test_other_lanes_belong_to_no_message(lane):
     assert message_position(lane) is None
 
