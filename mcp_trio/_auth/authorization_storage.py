@@ -8,6 +8,7 @@ redeem the same code, one wins.
 import os
 import sqlite3
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -62,7 +63,8 @@ class AuthorizationStorage(Protocol):
         ...
 
 
-BUSY_SECONDS_MAX: Final = 5.0
+# The time for which a statement waits while another process writes to the database.
+_BUSY_SECONDS_MAX: Final = 5.0
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS record (
@@ -107,17 +109,17 @@ _SWAPS: Final = {
 class SqliteStorage:
     """An `AuthorizationStorage` in a SQLite database, which several processes may share.
 
-    Only the owner of the file can read it, as it contains the private key that signs tokens. The
-    database is opened at the first use, and closed with `close` or the object.
+    The database is opened at the first use, and closed with `close` or the object.
 
     Attributes:
-        path: The path of the file, which is created if it does not exist; None for a database in
-            memory, which ends with the object.
+        path: The path of the file. If it does not exist, it is created so that only its owner can
+            read it, as it contains the private key that signs tokens. None for a database in
+            memory, which ends when it is closed.
     """
 
     path: str | os.PathLike[str] | None = None
     _connection: sqlite3.Connection | None = attrs.field(default=None, init=False)
-    _closing: Any = attrs.field(default=None, init=False)
+    _close_once: Callable[[], object] | None = attrs.field(default=None, init=False)
     # The threads share the connection, so one of them uses it at a time.
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(1), init=False
@@ -156,9 +158,9 @@ class SqliteStorage:
 
     def close(self) -> None:
         """Close the database; the next use opens it again."""
-        if self._closing is not None:
-            self._closing()
-        self._connection = self._closing = None
+        if self._close_once is not None:
+            self._close_once()
+        self._connection = self._close_once = None
 
     async def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
         def fetch() -> list[Any]:
@@ -179,12 +181,16 @@ class SqliteStorage:
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
             connection = sqlite3.connect(
                 target,
-                timeout=BUSY_SECONDS_MAX,
+                timeout=_BUSY_SECONDS_MAX,
                 isolation_level=None,  # each statement is a transaction
                 check_same_thread=False,
             )
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_TABLE)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_TABLE)
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
-            self._closing = weakref.finalize(self, connection.close)
+            self._close_once = weakref.finalize(self, connection.close)
         return self._connection

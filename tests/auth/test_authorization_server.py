@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import sqlite3
 import stat
 
 import pytest
@@ -853,6 +854,21 @@ async def test_of_several_that_replace_a_record_at_once_one_does(storage):
             nursery.start_soon(replace, number)
     assert len(won) == 1
     assert await storage.get("code", "a", now=0) == won[0]
+
+
+async def test_a_file_that_is_no_database_is_not_kept_open(tmp_path, monkeypatch):
+    path, opened, connect = tmp_path / "auth.sqlite", [], sqlite3.connect
+    path.write_bytes(b"this is not a database" * 100)
+
+    def connect_and_keep(*args, **options):
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        await SqliteStorage(path).get("code", "a", now=0)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
 
 
 async def test_processes_share_a_file_that_only_its_owner_can_read(tmp_path):
