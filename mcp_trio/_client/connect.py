@@ -452,7 +452,7 @@ async def discover(session: Session) -> bool:
         isinstance(reply, DiscoverResult)
         and session.connection.common_stateless_version(supported) is not None
     ):
-        session.accept(reply)
+        session.accept_discovery(reply)
         return True
     common = [name for name in ours if name in supported]
     if supports_legacy(common):
@@ -488,7 +488,7 @@ async def shake_hands(session: Session) -> bool:
             raise
         if connection.common_stateless_version(reply.supported_versions) is None:
             raise
-        session.accept(reply)
+        session.accept_discovery(reply)
         return False
     return True
 

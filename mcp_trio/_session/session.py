@@ -79,9 +79,13 @@ _LOSSES: Final = (trio.BrokenResourceError, trio.ClosedResourceError, Connection
 
 @attrs.define(eq=False, repr=False)
 class Session:
-    """A connection to one peer. Start it in a nursery: `await nursery.start(session.run)`.
+    """A session with one peer. Start it in a nursery: `await nursery.start(session.run)`.
 
     Attributes:
+        channel: The channel to the peer, which the session closes.
+        connection: The state of the protocol.
+        application: The handlers for the peer's requests and notifications.
+        sequencer: The object to which the session reports its events, such as a recorder.
         observers: The observers of what the session does; None without any.
         cause: The cause of the end, from `shut` on; None before.
         negotiated: An event that is set when the handshake has been answered.
@@ -154,7 +158,7 @@ class Session:
     async def run(
         self, *, task_status: trio.TaskStatus["Session"] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve the channel until either side ends the session; closes the channel.
+        """Serve the channel until either side ends the session, and close it.
 
         This raises no `Exception`. If it is cancelled, the session is shut as `closed` and wound
         down within its time limits, and then the cancellation continues.
@@ -278,19 +282,21 @@ class Session:
                 await self._notifications.done()
 
     async def _close(self) -> None:
-        limits = self.connection.limits
-        closing_seconds = (
-            limits.shutdown.close_seconds
-            + limits.shutdown.terminate_seconds
-            + limits.shutdown.kill_seconds
+        limits = self.connection.limits.shutdown
+        close_seconds = (
+            limits.close_seconds
+            + limits.terminate_seconds
+            + limits.kill_seconds
+            + limits.exit_status_seconds
         )
         self.send_queue.lose()
         self.send_queue.dropped = frozenset()  # It may be large, and is no longer needed.
         try:
-            with trio.move_on_after(
-                closing_seconds + limits.shutdown.exit_status_seconds, shield=True
-            ):
+            with trio.move_on_after(close_seconds, shield=True) as scope:
                 await self.channel.aclose()
+            if scope.cancelled_caught:
+                text = "the transport did not close within %g s (limits.shutdown): it is abandoned"
+                logger.error(text, close_seconds)
         except Exception:
             logger.exception("the transport failed to close")
         self.connection.close()
@@ -459,7 +465,7 @@ class Session:
         """
         seconds = self.connection.limits.requests.initialize_seconds
         try:
-            result = await self._offer(seconds)
+            result = await self._request_initialize(seconds)
             message = self.connection.accept_initialize(result)
         except RequestTimeout:
             self.shut("closed")
@@ -475,21 +481,21 @@ class Session:
         self.mark_negotiated()
         self.initialized.set()
 
-    async def _offer(self, seconds: float) -> InitializeResult:
+    async def _request_initialize(self, seconds: float) -> InitializeResult:
         """Initialize with our newest protocol version, or one that the server's error names."""
         connection = self.connection
-        offer = partial(self.request, INITIALIZE, idle_seconds=seconds, total_seconds=seconds)
+        request = partial(self.request, INITIALIZE, idle_seconds=seconds, total_seconds=seconds)
         result: InitializeResult
         try:
-            result = await offer(connection.initialize_params())
+            result = await request(connection.initialize_params())
         except RequestError as rejection:
             if not connection.select_other_version(supported_versions_in(rejection.data)):
                 raise
-            result = await offer(connection.initialize_params())
+            result = await request(connection.initialize_params())
         return result
 
     async def discover(self, seconds: float) -> DiscoverResult:
-        """Send `server/discover` to a server; `accept` then continues with its result.
+        """Send `server/discover` to a server; `accept_discovery` then continues with its result.
 
         If this fails, the session stays open, because the server may be a legacy server. If it is
         cancelled, the session is shut.
@@ -509,7 +515,7 @@ class Session:
             raise
         return result
 
-    def accept(self, discovered: DiscoverResult) -> None:
+    def accept_discovery(self, discovered: DiscoverResult) -> None:
         """Continue with a stateless server, without a handshake.
 
         Raises:

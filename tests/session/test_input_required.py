@@ -389,7 +389,7 @@ async def test_a_stateless_server_that_asks_gets_no_answer(dial):
     result = s.DiscoverResult(
         supported_versions=["2026-07-28"], capabilities=s.ServerCapabilities(tools={})
     )
-    session.accept(result)
+    session.accept_discovery(result)
     await peer.send({"id": 1, "method": "roots/list"}, {"id": 2, "method": "ping"})
     await peer.send({"id": 3, "method": "no/such"})
     assert await peer.receive_available() == []

@@ -191,7 +191,7 @@ async def test_a_peer_that_does_not_read_delays_closing_by_a_bounded_time(
 
 
 async def test_a_transport_that_does_not_close_delays_the_end_by_a_bounded_time(
-    autojump_clock, serve_fake
+    autojump_clock, serve_fake, logged
 ):
     class Stubborn(DirectFakeChannel):
         async def aclose(self):
@@ -202,6 +202,8 @@ async def test_a_transport_that_does_not_close_delays_the_end_by_a_bounded_time(
     session.shut("closed")
     await session.ended.wait()
     assert trio.current_time() - began < 10
+    (text,) = logged(logging.ERROR)
+    assert text.startswith("the transport did not close within")
 
 
 async def test_nothing_is_read_after_the_end_began(serve_fake, message):
