@@ -144,17 +144,17 @@ class MemoryLimitStore:
 
 
 def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
-    """Return the parts of a key.
+    """Return the kinds of callers that `per=` names, which together are counted separately.
 
     Raises:
         ValueError: There is none, or one is unknown.
     """
-    parts = (per,) if isinstance(per, str) else tuple(per)
-    unknown = [each for each in parts if each not in get_args(Per)]
-    if unknown or not parts:
+    kinds = (per,) if isinstance(per, str) else tuple(per)
+    unknown = [each for each in kinds if each not in get_args(Per)]
+    if unknown or not kinds:
         known = ", ".join(get_args(Per))
         raise ValueError(f"per={per!r} is not a caller: write one or more of {known}")
-    return parts
+    return kinds
 
 
 # The ids of sessions in the keys of stores; they are random, so that servers can share a store.
@@ -214,7 +214,7 @@ def _check_methods(_: object, _attribute: object, methods: Collection[str]) -> N
 
 
 def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
-    """Return the rate of an option, with the `burst` that is given beside it.
+    """Return the rate; `burst`, if given, replaces the amount that may come at once.
 
     Raises:
         ValueError: The rate or the burst is invalid.
@@ -224,7 +224,7 @@ def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
 
 
 def _rate_text(rate: str | Rate) -> str:
-    """Return a rate as it was given, for errors and records."""
+    """Return a rate for errors and records: as it was given, or a `Rate` in requests per minute."""
     return rate if isinstance(rate, str) else f"{rate.per_minute:g}/minute"
 
 
@@ -234,6 +234,8 @@ class _Limit:
 
     Attributes:
         title: The name of the limit in records.
+        per: The kinds of callers that it counts separately, as `Per` says.
+        methods: The methods that it applies to.
         given_store: The store of the limit; None for that of the application, or one in memory.
         settings: The settings of the limit in records; a replay with other settings diverges.
     """
@@ -254,7 +256,7 @@ class _Limit:
         return application.shared.limit_store or self._memory
 
     def context_of(self, request: MiddlewareRequest) -> Context | None:
-        """Return the context of a request that the limit applies to."""
+        """Return the context of a request; None if the limit does not apply to the request."""
         return request.context if request.method in self.methods else None
 
     def key(self, request: MiddlewareRequest, context: Context) -> str:
@@ -290,8 +292,8 @@ class _Limit:
         )
 
     @property
-    def text(self) -> str:
-        """The callers, for errors."""
+    def callers(self) -> str:
+        """The kinds of callers, for errors."""
         return " and ".join(self.per)
 
 
@@ -300,10 +302,12 @@ _HOLDER: Final = JsonCodec[str | None](str | None)
 
 
 def _rejection(text: str, seconds: float) -> RateLimited:
-    return RateLimited(f"{text}: try again in {seconds:g} s", retry_after=seconds)
+    # Not `:g`, which rounds to six digits: after a day, the time would be too short.
+    return RateLimited(f"{text}: try again in {seconds:.12g} s", retry_after=seconds)
 
 
 def _rounded_up(seconds: float) -> float:
+    """Return a time to wait in whole milliseconds, which is never too short."""
     return math.ceil(seconds * 1000) / 1000
 
 
@@ -369,7 +373,7 @@ class RateLimit:
 
         seconds = await perform(_handling(context), limit.effect(take, _SECONDS, cost=cost))
         if seconds > 0:
-            text = f"too many requests ({_rate_text(self.rate)} per {limit.text})"
+            text = f"too many requests ({_rate_text(self.rate)} per {limit.callers})"
             raise _rejection(text, seconds)
         return await call_next(request)
 
@@ -432,7 +436,7 @@ class ConcurrencyLimit:
         )
         if holder is None:
             raise RateLimited(
-                f"too many requests at once ({self.places} per {limit.text}): try again when one"
+                f"too many requests at once ({self.places} per {limit.callers}): try again when one"
                 " of them has finished"
             )
 
@@ -481,7 +485,9 @@ class Quota:
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         self._rate = _checked_rate(self.rate)
-        settings = {"of": self.of, "rate": _rate_text(self.rate)}
+        settings: dict[str, Any] = {"of": self.of, "rate": _rate_text(self.rate)}
+        if isinstance(self.rate, Rate):  # The burst of a text is the amount in it.
+            settings["burst"] = self.rate.burst
         self._limit = _Limit(self.title, self.per, self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
@@ -504,7 +510,9 @@ class Quota:
 
         seconds = await perform(handling, limit.effect(take, _SECONDS))
         if seconds > 0:
-            text = f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {limit.text})"
+            text = (
+                f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {limit.callers})"
+            )
             raise _rejection(text, seconds)
         effects = handling.effects
         result: Any = None

@@ -1,6 +1,7 @@
 """Limits per caller: rates, requests at once, quotas, log messages, and their recordings."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -328,6 +329,27 @@ async def test_a_quota_of_bytes_counts_requests_and_results(server, autojump_clo
         assert 720 < seconds < 1500
         await trio.sleep(seconds)
         await client.call_tool("tide")
+
+
+async def test_quotas_with_different_bursts_in_one_store_are_different(server, autojump_clock):
+    store = MemoryLimitStore()
+    for burst in (1, 100):
+        server.middleware(Quota(Rate(60, burst), of="effects", store=store))
+    async with Client(server) as client:
+        await client.call_tool("search", {"count": 50})
+        await trio.sleep(51)
+        await client.call_tool("tide")
+
+
+async def test_the_error_of_a_quota_names_the_whole_time_to_wait(server, autojump_clock):
+    server.middleware(Quota("10/day", of="effects"))
+    async with Client(server) as client:
+        await client.call_tool("search", {"count": 200})
+        with pytest.raises(RequestError) as caught:
+            await client.call_tool("tide")
+        seconds = float(re.search(r"in ([0-9.]+) s", str(caught.value))[1])
+        assert seconds > 1_000_000
+        assert seconds == caught.value.data["retryAfter"]
 
 
 # Log messages
