@@ -47,7 +47,6 @@ from mcp_trio._jsonrpc.messages import (
     malformed,
     not_a_message,
 )
-from mcp_trio._protocol import methods
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
@@ -82,10 +81,13 @@ from mcp_trio._protocol.metadata import (
     with_result_metadata,
 )
 from mcp_trio._protocol.methods import (
+    CANCELLED,
     DISCOVER,
     INITIALIZE,
+    INITIALIZED,
     METHODS,
     PING,
+    PROGRESS,
     FastEnum,
     Method,
     ParamsToSend,
@@ -235,9 +237,6 @@ def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
-# The first request of a client, sent before the protocol version is known.
-_FIRST_METHODS: Final = frozenset({methods.INITIALIZE, methods.DISCOVER})
-
 # A tuple, because the union of the two would be created anew by each `isinstance`.
 _WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
 
@@ -293,8 +292,8 @@ class Connection:
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
-    # The row of `tools/call`, whose requests are decoded in one pass; None for a client. If the
-    # user has declared `tools/call` with other params, `methods` has another row.
+    # The row of `tools/call` whose requests are decoded in one pass, as `ToolCall`; None for a
+    # client. If the user has declared `tools/call` with other params, `methods` has another row.
     _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
@@ -343,14 +342,15 @@ class Connection:
         else:
             self._auth, self._client_number = None, 0
         message: ToolCall | Message | Batch
-        if type(data) is DecodedMessage and type(data.message) is not ToolCall:
+        decodes_tool_calls = self.methods.get(CALL_TOOL) is self._call_row
+        if type(data) is DecodedMessage and (
+            decodes_tool_calls or type(data.message) is not ToolCall
+        ):
             message = data.message
-        elif self.methods.get(CALL_TOOL) is not self._call_row:
-            message = self._decoder.decode(data)
-        elif type(data) is DecodedMessage:
-            message = data.message
-        else:
+        elif decodes_tool_calls:
             message = self._decoder.decode_by(decode_tool_call, data)
+        else:
+            message = self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -443,7 +443,8 @@ class Connection:
     def _receive_request(self, message: Request | ToolCall, size_bytes: int) -> Event:
         if self.our_role is _CLIENT and self._has_stateless_server():
             # Stateless servers send no requests, and clients send them no responses.
-            return self._ignored("request of a server", f"the server sent {message.method}")
+            text = f"a stateless server must not send requests, but sent {message.method}"
+            return self._ignored("request of a server", text)
         state = self.state
         metadata = (
             metadata_in(message.params.meta)
@@ -463,10 +464,10 @@ class Connection:
                 if self._auth is not None:
                     peer = msgspec.structs.replace(peer, auth=self._auth)
                 return self._accept(message, size_bytes, peer, metadata)
-            if not self._accepts_handshakes and message.method != methods.INITIALIZE:
+            if not self._accepts_handshakes and message.method != INITIALIZE:
                 raise _metadata_missing()
             peer = self.peer or msgspec.structs.replace(
-                UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
+                UNKNOWN_PEER, protocol_version=self._version_for(INITIALIZE)
             )
             if self._auth is not peer.auth:  # each message may have a token of its own
                 peer = msgspec.structs.replace(peer, auth=self._auth)
@@ -585,7 +586,7 @@ class Connection:
             capabilities=self.current_capabilities(),
             instructions=self.instructions,
         )
-        row = self.methods[methods.DISCOVER]
+        row = self.methods[DISCOVER]
         complete = with_result_metadata(result, row, self.result_metadata)
         return ImmediateResponse(encode_response(request_id, complete), request_id)
 
@@ -595,15 +596,14 @@ class Connection:
         row = self.methods.get(message.method)
         if row is None or row.is_request or self.their_role not in row.senders:
             return self._ignored("unknown notification", f"unknown notification {message.method}")
-        protocol_version = self._version_to_send(row.name)
+        protocol_version = self._version_for(row.name)
         if protocol_version not in row.protocol_versions:
             text = f"protocol version {protocol_version.name} has no {row.name}"
             return self._ignored("unknown notification", text)
-        if self.our_role is Role.SERVER and metadata_of(message.params) is not None:
-            is_reference = row.trigger is SessionTrigger.REFERENCE
-            trigger = SessionTrigger.REFERENCE if is_reference else SessionTrigger.STATELESS
-        else:
-            trigger = self._trigger(row, protocol_version)
+        is_stateless = protocol_version.is_stateless or (
+            self.our_role is Role.SERVER and metadata_of(message.params) is not None
+        )
+        trigger = _trigger(row, is_stateless=is_stateless)
         if not self._is_allowed(self.their_role, trigger):
             text = f"{row.name} arrived out of order: the session is {self.state.name}"
             return self._ignored("out of order", text)
@@ -619,9 +619,9 @@ class Connection:
         except msgspec.MsgspecError as error:
             return self._ignored("malformed notification", f"{row.name}: {error}")
         self._move(self.their_role, trigger)
-        if row.name == methods.CANCELLED:
+        if row.name == CANCELLED:
             return self._receive_cancelled(params)
-        if row.name == methods.PROGRESS:
+        if row.name == PROGRESS:
             request = self.outgoing.get(params.progress_token)
             if request is None or not request.wants_progress:
                 text = f"no open request has the progress token {params.progress_token!r}"
@@ -709,8 +709,8 @@ class Connection:
                 was opened.
             Unencodable: The params cannot be written as JSON. Nothing was opened.
         """
-        protocol_version = self._version_to_send(method)
-        row = self._sendable(method, protocol_version, is_request=True)
+        protocol_version = self._version_for(method)
+        row, trigger = self._sendable(method, protocol_version, is_request=True)
         check_user_meta(params)
         request_id = self.outgoing.next_id()
         params = downgraded(params, protocol_version)
@@ -723,20 +723,43 @@ class Connection:
             params = with_meta(params, {PROGRESS_TOKEN: request_id})
         depth_max = self.limits.messages.json_depth_max
         message = encode_request(request_id, method, params, json_depth_max=depth_max)
-        self._move(self.our_role, self._trigger(row, protocol_version))
+        self._move(self.our_role, trigger)
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
         request = OutgoingRequest(request_id, row, message, budget, wants_progress)
         self.outgoing.add(request)
         return request
 
-    def _version_to_send(self, method: str) -> ProtocolVersion:
-        """Return the protocol version of a message to send, also before the negotiation."""
-        if self.peer is not None:
-            return self.peer.protocol_version
-        stateless = newest(self.protocol_versions, has_handshake=False)
-        if method == methods.DISCOVER and stateless is not None:
-            return stateless
-        return newest(self.protocol_versions, has_handshake=True) or NEWEST_LEGACY
+    def _sendable(
+        self,
+        method: str,
+        protocol_version: ProtocolVersion,
+        *,
+        is_request: bool,
+        is_acknowledged: bool = False,
+    ) -> tuple[Method, SessionTrigger]:
+        """Return the row and the trigger of a message that may be sent now.
+
+        A notification of a subscription that the server has acknowledged needs no capability.
+        """
+        row = self.methods.get(method)
+        if row is None or row.is_request is not is_request:
+            text = f"no such {'request' if is_request else 'notification'}: {method!r}"
+            if method not in METHODS and self.our_role is Role.CLIENT:
+                text += f"; declare a method of the server with Client(methods={{{method!r}: …}})"
+            raise LocalProtocolError(text)
+        if self.our_role not in row.senders:
+            raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
+        if protocol_version not in row.protocol_versions:
+            raise LocalProtocolError(f"protocol version {protocol_version.name} has no {method}")
+        trigger = _trigger(row, is_stateless=protocol_version.is_stateless)
+        if not self._is_allowed(self.our_role, trigger):
+            raise LocalProtocolError(
+                f"{method} is not allowed now: the session is {self.state.name}"
+            )
+        required = row.required_capability
+        if not (is_acknowledged or self._is_announced(required, protocol_version)):
+            raise LocalProtocolError(f"{method} needs the {required}, which is not announced")
+        return row, trigger
 
     def decode_result(self, request: OutgoingRequest, raw: Raw) -> Any:
         """Return the typed result of a request that this side has sent.
@@ -757,7 +780,7 @@ class Connection:
                 return msgspec.json.decode(raw, type=types.InputRequiredResult)
             if kind in self.result_types:
                 return msgspec.json.decode(raw, type=self.result_types[kind])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise RemoteProtocolError(
                 f"the response to {method.name} is not a valid result: {error}"
             ) from error
@@ -771,11 +794,12 @@ class Connection:
             `initialize`, which must not be cancelled, or is the first `server/discover`, which a
             silent server may not know at all.
         """
-        is_first = self.peer is None and request.method.name in _FIRST_METHODS
-        if not self.outgoing.abandon(request) or is_first:
+        name = request.method.name
+        is_never_cancelled = name == INITIALIZE or (name == DISCOVER and self.peer is None)
+        if not self.outgoing.abandon(request) or is_never_cancelled:
             return None
         params = types.CancelledParams(request_id=request.id, reason=reason)
-        return encode_notification(methods.CANCELLED, params)
+        return encode_notification(CANCELLED, params)
 
     # Negotiating, as a client.
 
@@ -783,7 +807,7 @@ class Connection:
         """Return the params of `initialize`, with the newest protocol version with a handshake."""
         assert isinstance(self.our_capabilities, types.ClientCapabilities)
         return types.InitializeParams(
-            protocol_version=self._version_to_send(methods.INITIALIZE).name,
+            protocol_version=self._version_for(INITIALIZE).name,
             capabilities=self.our_capabilities,
             client_info=self.our_info,
         )
@@ -807,7 +831,7 @@ class Connection:
                 f"the server chose protocol version {result.protocol_version!r};"
                 f" this client supports {supported}"
             )
-        initialized = self.notification(methods.INITIALIZED)
+        initialized = self.notification(INITIALIZED)
         self.set_peer(protocol_version, result.capabilities, result.server_info)
         self.instructions = result.instructions
         return initialized
@@ -824,7 +848,7 @@ class Connection:
         Returns:
             Whether such a protocol version with a handshake is left; otherwise nothing has changed.
         """
-        rejected = self._version_to_send(methods.INITIALIZE).name
+        rejected = self._version_for(INITIALIZE).name
         common = [name for name in self.protocol_versions if name in supported and name != rejected]
         if newest(common, has_handshake=True) is None:
             return False
@@ -925,19 +949,19 @@ class Connection:
             Unencodable: The params cannot be written as JSON.
         """
         protocol_version = (
-            self._version_to_send(method) if request is None else request.peer.protocol_version
+            self._version_for(method) if request is None else request.peer.protocol_version
         )
         is_acknowledged = request is not None and request.method.is_subscription
-        row = self._sendable(
+        _, trigger = self._sendable(
             method, protocol_version, is_request=False, is_acknowledged=is_acknowledged
         )
-        if row.trigger is SessionTrigger.REFERENCE:
+        if trigger is _REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
         message = encode_notification(
             method, params, json_depth_max=self.limits.messages.json_depth_max
         )
-        self._move(self.our_role, self._trigger(row, protocol_version))
+        self._move(self.our_role, trigger)
         return message
 
     def progress(
@@ -962,16 +986,14 @@ class Connection:
         if params is None or not self._is_allowed(self.our_role, _REFERENCE):
             return None
         if message is None:
-            return encode_plain_notification(methods.PROGRESS, params)
-        return encode_notification(
-            methods.PROGRESS, downgraded(params, request.peer.protocol_version)
-        )
+            return encode_plain_notification(PROGRESS, params)
+        return encode_notification(PROGRESS, downgraded(params, request.peer.protocol_version))
 
     def subscription_end(self, request: IncomingRequest) -> bytes:
         """Return the encoded notification with which a server ends a client's subscription."""
         meta = {SUBSCRIPTION_ID: request.id}
         params = types.CancelledParams(request_id=request.id, meta=meta)
-        return encode_notification(methods.CANCELLED, params)
+        return encode_notification(CANCELLED, params)
 
     # The course of requests, and the end of the session.
 
@@ -998,42 +1020,18 @@ class Connection:
 
     # Used in both directions.
 
-    def _sendable(
-        self,
-        method: str,
-        protocol_version: ProtocolVersion,
-        *,
-        is_request: bool,
-        is_acknowledged: bool = False,
-    ) -> Method:
-        """Return the row of a message that may be sent now.
+    def _version_for(self, method: str) -> ProtocolVersion:
+        """Return the protocol version for a message: the negotiated one.
 
-        A notification of a subscription that the server has acknowledged needs no capability.
+        Before the negotiation it is the newest stateless one for `server/discover`, and the newest
+        one with a handshake for any other method.
         """
-        row = self.methods.get(method)
-        if row is None or row.is_request is not is_request:
-            text = f"no such {'request' if is_request else 'notification'}: {method!r}"
-            if method not in METHODS and self.our_role is Role.CLIENT:
-                text += f"; declare a method of the server with Client(methods={{{method!r}: …}})"
-            raise LocalProtocolError(text)
-        if self.our_role not in row.senders:
-            raise LocalProtocolError(f"a {self.our_role.value} does not send {method}")
-        if protocol_version not in row.protocol_versions:
-            raise LocalProtocolError(f"protocol version {protocol_version.name} has no {method}")
-        if not self._is_allowed(self.our_role, self._trigger(row, protocol_version)):
-            raise LocalProtocolError(
-                f"{method} is not allowed now: the session is {self.state.name}"
-            )
-        required = row.required_capability
-        if not (is_acknowledged or self._is_announced(required, protocol_version)):
-            raise LocalProtocolError(f"{method} needs the {required}, which is not announced")
-        return row
-
-    def _trigger(self, row: Method, protocol_version: ProtocolVersion) -> SessionTrigger:
-        """Return the trigger of a message in this protocol version."""
-        if row.trigger is SessionTrigger.REFERENCE:
-            return row.trigger
-        return SessionTrigger.STATELESS if protocol_version.is_stateless else row.trigger
+        if self.peer is not None:
+            return self.peer.protocol_version
+        stateless = newest(self.protocol_versions, has_handshake=False)
+        if method == DISCOVER and stateless is not None:
+            return stateless
+        return newest(self.protocol_versions, has_handshake=True) or NEWEST_LEGACY
 
     def _is_announced(
         self, required: RequiredCapability | None, protocol_version: ProtocolVersion
@@ -1078,6 +1076,11 @@ class Connection:
         INITIALIZE: _answer_initialize,
         DISCOVER: _answer_discover,
     }
+
+
+def _trigger(row: Method, *, is_stateless: bool) -> SessionTrigger:
+    """Return the trigger of a request or notification, by whether it is stateless."""
+    return _STATELESS if is_stateless and row.trigger is not _REFERENCE else row.trigger
 
 
 def _response_trigger(request: OutgoingRequest, *, is_result: bool) -> SessionTrigger:

@@ -55,6 +55,7 @@ from mcp_trio.errors import (
 from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Oversized
 from mcp_trio.types import ClientCapabilities, PaginatedParams
+from tests.protocol.discovered import discovered
 
 # The handshake.
 
@@ -641,6 +642,17 @@ def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(pair, message):
     answer = pair.client.receive(message(id=opened.id, result={"tools": 3}))
     with pytest.raises(RemoteProtocolError, match=r"tools/list is not a valid result.*tools"):
         pair.client.decode_result(opened, answer.result)
+
+
+@pytest.mark.parametrize("kind", ["complete", "input_required", "unknown"])
+def test_a_result_too_deep_for_the_stack_is_an_error_of_the_peer(connect, kind):
+    client = connect(Role.CLIENT)
+    client.accept_discovery(discovered(["2026-07-28"]))
+    opened = client.open_request("tools/call", s.CallToolParams(name="tide"), now=0.0)
+    deep = b"[" * 100_000 + b"]" * 100_000
+    result = b'{"resultType":"%b","content":[],"structuredContent":%b}' % (kind.encode(), deep)
+    with pytest.raises(RemoteProtocolError, match=r"tools/call is not a valid result: .*depth"):
+        client.decode_result(opened, msgspec.Raw(result))
 
 
 def test_no_depth_of_nesting_makes_receive_raise(ready):

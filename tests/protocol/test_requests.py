@@ -243,6 +243,13 @@ def test_initialize_is_never_cancelled_by_us(connect):
     assert opened.state is OutgoingState.ABANDONED
 
 
+@pytest.mark.requirement("CANC-03")
+def test_an_initialize_that_begins_another_session_is_not_cancelled_either(pair):
+    again = pair.client.open_request("initialize", pair.client.initialize_params(), now=0.0)
+    assert pair.client.abandon(again) is None
+    assert again.state is OutgoingState.ABANDONED
+
+
 @pytest.mark.requirement("CANC-03", "CANC-07")
 def test_a_cancellation_of_initialize_is_ignored(connect, message):
     client, server = connect(Role.CLIENT), connect(Role.SERVER)
