@@ -109,9 +109,16 @@ async def test_the_newest_common_protocol_version_is_chosen(protocol_version):
             assert client.protocol_version == protocol_version
 
 
-@pytest.mark.parametrize("protocol_versions", [[], ["1999-01-01"], [STATELESS, ""]])
-def test_unknown_protocol_versions_are_rejected(protocol_versions):
-    with pytest.raises(ValueError, match="unknown protocol versions"):
+@pytest.mark.parametrize(
+    ("protocol_versions", "text"),
+    [
+        ([], "no protocol version is given"),
+        (["1999-01-01"], "unknown protocol versions"),
+        ([STATELESS, ""], "unknown protocol versions"),
+    ],
+)
+def test_unknown_protocol_versions_are_rejected(protocol_versions, text):
+    with pytest.raises(ValueError, match=text):
         Client(["server"], protocol_versions=protocol_versions)
 
 
