@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 import attrs
 import msgspec
@@ -161,7 +161,7 @@ class ScheduleResult(msgspec.Struct, kw_only=True, frozen=True):
 
 # Sweeps -------------------------------------------------------------------------------------------
 
-RunSchedules = Callable[[Sequence[tuple[Order, int]]], Sequence[ScheduleResult]]
+RunSchedules: TypeAlias = Callable[[Sequence[tuple[Order, int]]], Sequence[ScheduleResult]]
 """A function that runs one schedule for each pair of an order and the schedule's number."""
 
 
@@ -186,7 +186,7 @@ class SweepOptions:
             raise ValueError(f"the bound of pct must be at least 1, not {self.bound}")
         if self.strategy not in get_args(Strategy):
             names = ", ".join(get_args(Strategy))
-            raise ValueError(f"unknown strategy {self.strategy!r}: one of {names}")
+            raise ValueError(f"unknown strategy {self.strategy!r}: use one of {names}")
         if self.strategy == "depth-first" and self.seed is not None:
             raise ValueError("a depth-first sweep has no seeds: repeat its shortest schedule")
 
@@ -233,7 +233,7 @@ def sweep(
         schedules=schedules, strategy=strategy, bound=bound, seed=seed, schedule=schedule
     )
     if isinstance(target, str):
-        return _sweep_in_process(path, target, options)
+        return _sweep_in_subprocess(path, target, options)
     trace = load_sweep_trace(path)
 
     def run_all(orders: Sequence[tuple[Order, int]]) -> Sequence[ScheduleResult]:
@@ -381,7 +381,7 @@ class _Sweep:
 # Processes ----------------------------------------------------------------------------------------
 
 
-def _sweep_in_process(
+def _sweep_in_subprocess(
     path: str | os.PathLike[str], target: str, options: SweepOptions
 ) -> SweepReport:
     """Run the command that sweeps a TARGET, in a process of its own; return its report."""
@@ -463,21 +463,28 @@ def _fork(
     if sys.platform == "win32":
         raise SweepUnavailable(_NO_FORK)
     reading, writing = os.pipe()
-    process = os.fork()
+    try:
+        process = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        raise SweepUnavailable(
+            f"schedule {number} could not be run: no process can be started: {error.strerror}"
+        ) from error
     if process == 0:  # pragma: no cover  a fork does not report its coverage
-        sys.stdout = sys.stderr  # What handlers print must not get into the report on stdout.
-        os.dup2(2, 1)
-        if is_quiet:
-            logging.disable(logging.CRITICAL)
         try:
-            text = msgspec.json.encode(run_schedule(trace, server, order, number))
-        except BaseException as error:
-            text = repr(error).encode()
-        try:
+            sys.stdout = sys.stderr  # What handlers print must not get into the report on stdout.
+            os.dup2(2, 1)
+            if is_quiet:
+                logging.disable(logging.CRITICAL)
+            try:
+                text = msgspec.json.encode(run_schedule(trace, server, order, number))
+            except BaseException as error:
+                text = repr(error).encode()
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(text)
         finally:
-            os._exit(0)
+            os._exit(0)  # Whatever happens, the fork does not go on with the work of its parent.
     os.close(writing)
     return _Fork(number, process, reading)
 
@@ -528,7 +535,11 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
 def _differences(
     trace: SweepTrace, scheduler: Scheduler, number: int
 ) -> Iterator[ScheduleDifference]:
-    """Yield the differences of answered requests that arrived, except those that were cancelled."""
+    """Yield the differences between the recorded outcomes of requests and those of a schedule.
+
+    A request is compared if its recording has a response, it has arrived under the schedule, and it
+    was not cancelled there before its response.
+    """
     if scheduler.problem:
         yield ScheduleDifference(
             schedule=number, lane="", call="", path="", recorded="", swept=scheduler.problem

@@ -1,5 +1,6 @@
 """Sweeps find races, and repeat them by their seeds."""
 
+import errno
 import json
 import os
 import socket
@@ -686,6 +687,26 @@ def test_a_system_without_fork_is_rejected(sums, path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_fork_that_the_system_refuses_is_an_error_and_leaves_no_pipe(sums, path, monkeypatch):
+    pipes, make_pipe = [], os.pipe
+
+    def pipe():
+        pipes.append(make_pipe())
+        return pipes[-1]
+
+    def fork():
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(SweepUnavailable, match="no process can be started: Resource"):
+        sweep_forked(path, sums.make_server(), SweepOptions(schedules=1))
+    for descriptor in pipes[0]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+@pytest.mark.slow
 def test_an_error_of_the_sweep_process_is_raised(path):
     with pytest.raises(
         SweepUnavailable, match=r"(?s)exited with status 2: .*no/such\.py: no such file"
@@ -768,7 +789,7 @@ def test_the_flag_is_restored_after_a_sweep(sums, path):
     [
         ({"schedules": 0}, "schedules must be at least 1"),
         ({"bound": 0}, "the bound"),
-        ({"strategy": "luck"}, "unknown strategy 'luck': one of random, pct, depth-first"),
+        ({"strategy": "luck"}, "unknown strategy 'luck': use one of random, pct, depth-first"),
         ({"strategy": "depth-first", "seed": 3}, "no seeds"),
     ],
 )
