@@ -1,8 +1,8 @@
 """Arguments and options that several commands share.
 
 TARGET is a server in a Python file or module, COMMAND a server's own command, URL a server on the
-network, and FILE a recording. The options say where to listen, what to record, and
-whether to send telemetry.
+network, and FILE a recording. The options say where to listen, what to record, and whether to send
+telemetry.
 """
 
 import math
@@ -345,7 +345,6 @@ UNUSABLE_STATUS: Final = 2
 
 _WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
 _TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
-
 _METRICS_OPTIONS: Final = ("metrics_port", "metrics_host")
 
 # The options of each transport, by their parameter names.
@@ -706,15 +705,22 @@ recording_options: Final = combined(
     ),
 )
 
-# The parameters of the options of a policy, by the arguments of `RecordPolicy`.
-_POLICY_PARAMETERS: Final[Mapping[str, str]] = {
-    argument: "kept_headers" if argument == "headers" else argument
-    for argument in (
-        *("rate", "slow_seconds", "slow_percent", "tools", "principals", "headers"),
-        *("keep_days", "keep_bytes_max", "keep_count_max", "free_bytes_min"),
-        *("upload", "remove_uploaded"),
-    )
-}
+# The parameters of the options of a policy, which are named as the arguments of `RecordPolicy`;
+# only `kept_headers` is its argument `headers`, since `--header` has a parameter of that name.
+_POLICY_PARAMETERS: Final = (
+    "rate",
+    "slow_seconds",
+    "slow_percent",
+    "tools",
+    "principals",
+    "kept_headers",
+    "keep_days",
+    "keep_bytes_max",
+    "keep_count_max",
+    "free_bytes_min",
+    "upload",
+    "remove_uploaded",
+)
 
 
 class RecordingChoices(TypedDict):
@@ -746,7 +752,8 @@ def take_recording(
     """
     chosen: Any = {name: options.pop(name) for name in RecordingChoices.__annotations__}
     choices: RecordingChoices = chosen
-    values = {argument: options.pop(name) for argument, name in _POLICY_PARAMETERS.items()}
+    values = {name: options.pop(name) for name in _POLICY_PARAMETERS}
+    values["headers"] = values.pop("kept_headers")
     policy = {name: value for name, value in values.items() if value not in (None, ())}
     if path is None:
         if strict or policy or any(choices.values()):
@@ -812,7 +819,8 @@ def _make_record_policy(
     """
     if Path(path).is_file():
         raise click.UsageError(
-            f"--keep-…, --max-… and --upload are for folders, and {path} is a file"
+            "--keep-…, --max-…, --min-free-gib and --upload need a folder, and"
+            f" {path} is a file"
         )
     try:
         Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -822,7 +830,7 @@ def _make_record_policy(
     from mcp_trio._journal.redaction import Redaction
     from mcp_trio._recorder.policy import RecordPolicy
 
-    for argument in ("keep_bytes_max", "free_bytes_min"):
+    for argument in ("keep_bytes_max", "free_bytes_min"):  # The options are in GiB.
         if argument in policy:
             policy[argument] = math.ceil(policy[argument] * _MIB_PER_GIB * MIB)
     if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & policy.keys():

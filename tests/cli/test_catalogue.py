@@ -198,7 +198,7 @@ def test_run_keeps_only_sessions_with_errors_if_the_rate_is_0(invoke, tmp_path):
     ("options", "error"),
     [
         (("--keep-rate", "0"), "recording options need --record PATH"),
-        (("--record", "shop.py", "--max-days", "3"), "are for folders, and shop.py is a file"),
+        (("--record", "shop.py", "--max-days", "3"), "need a folder, and shop.py is a file"),
         (("--record", "shop.py/x", "--max-days", "3"), "cannot create the folder"),
         (("--record", "new", "--keep-slow", "1", "--overwrite"), "remove overwrite=True"),
         (("--record", "new", "--keep-rate", "2"), "--keep-rate"),
