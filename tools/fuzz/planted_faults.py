@@ -100,8 +100,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "http",
         _HTTP,
-        "        if self._is_after_data and line == _EMPTY:",
-        "        if line == _EMPTY and not self._is_in_trailers:",
+        "        if self._is_after_data:",
+        "        if self._is_after_data or (line == _EMPTY and not self._is_in_trailers):",
     ),
     Planted(
         "http",
