@@ -111,7 +111,8 @@ class RequestLimits(_Options, frozen=True, kw_only=True):
 
     # Requests that are received.
     in_flight_max: int = 256
-    """Handlers of one client that run at the same time in one session; more requests are queued."""
+    """Handlers of one client that run at the same time in one session; more requests are queued.
+    Also the input requests of one result that a client answers at the same time."""
 
     queued_max: int = 1024
     """Requests of one client that wait in one session, for a handler to start or, as a repeated

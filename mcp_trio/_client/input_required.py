@@ -92,7 +92,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     async def _responses(
         self, requests: Mapping[str, InputRequest] | None
     ) -> dict[str, msgspec.Raw] | None:
-        """Answer all input requests at the same time; check all of them before asking the user."""
+        """Answer all input requests concurrently; check all of them before asking the user."""
         if not requests:
             return None
         checked: dict[str, tuple[str, Any]] = {}
@@ -109,12 +109,19 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 checked[key] = request.method, method.decode_params(raw)
             except msgspec.MsgspecError as error:
                 raise self._violation(request, f"but its params are invalid: {error}") from error
-        answers = await call_concurrently(
-            checked, lambda key: self._answer(*checked[key]), note="this was the input request {!r}"
-        )
+        # The server chooses the number of input requests, so their callbacks have the limit of
+        # handlers.
+        limiter = trio.CapacityLimiter(self.limits.requests.in_flight_max)
+
+        async def answer(key: str) -> msgspec.Struct:
+            async with limiter:
+                return await self._answer(*checked[key])
+
+        note = "this was the input request {!r}"
+        answers = await call_concurrently(checked, answer, note=note)
         return {
-            key: msgspec.Raw(msgspec.json.encode(downgraded(answer, self.protocol_version)))
-            for key, answer in answers.items()
+            key: msgspec.Raw(msgspec.json.encode(downgraded(answered, self.protocol_version)))
+            for key, answered in answers.items()
         }
 
     def _violation(self, request: InputRequest, reason: str) -> RemoteProtocolError:

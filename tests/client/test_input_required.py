@@ -326,6 +326,24 @@ async def test_input_requests_of_a_round_are_answered_concurrently(nursery, auto
     await client.aclose()
 
 
+async def test_a_round_with_many_input_requests_has_the_limit_of_handlers(nursery, autojump_clock):
+    async def sampling(_params):
+        await trio.sleep(10)
+        return SAMPLED
+
+    questions = {str(number): SAMPLE for number in range(5)}
+    client, _ = await stateless_client(
+        nursery,
+        answers={"tools/call": in_turn(needs(**questions), DONE)},
+        sampling=sampling,
+        limits=Limits(requests=RequestLimits(in_flight_max=2)),
+    )
+    begun = trio.current_time()
+    await client.call_tool("tide")
+    assert trio.current_time() - begun == 30
+    await client.aclose()
+
+
 async def test_cancelling_a_call_cancels_its_callbacks(nursery):
     left = []
 
