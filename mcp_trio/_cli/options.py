@@ -819,8 +819,7 @@ def _make_record_policy(
     """
     if Path(path).is_file():
         raise click.UsageError(
-            "--keep-…, --max-…, --min-free-gib and --upload need a folder, and"
-            f" {path} is a file"
+            f"--keep-…, --max-…, --min-free-gib and --upload need a folder, and {path} is a file"
         )
     try:
         Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
