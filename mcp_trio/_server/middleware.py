@@ -39,7 +39,7 @@ class MiddlewareRequest:
 
     @property
     def name(self) -> str | None:
-        """The name of the tool or prompt, or the URI of the resource; None for other methods."""
+        """The `name` or `uri` in the params: of the tool, prompt or resource; None without one."""
         name: object = getattr(self.params, "name", None) or getattr(self.params, "uri", None)
         return name if isinstance(name, str) else None
 
@@ -109,7 +109,7 @@ def typed_result(method: str, result: msgspec.Struct | msgspec.Raw) -> msgspec.S
     return cast("msgspec.Struct", METHODS[method].decode_result(result))
 
 
-# Middleware to use ------------------------------------------------------------------------------
+# Middleware that users can add ------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -136,7 +136,7 @@ class LogRequests:
             milliseconds = round((time.perf_counter() - begin) * 1000, 3)
             logger.log(
                 self.level,
-                "%s %r: %s in %.1f ms",  # the client has chosen the name
+                "%s %r: %s in %.1f ms",  # the client chooses the name: %r escapes line breaks
                 request.method,
                 request.name,
                 outcome,
@@ -184,10 +184,11 @@ _CACHED_MAX: Final = 1_000
 class CacheResults:
     """A middleware that keeps the results of tools for a time, for each client and its rights.
 
-    A result that was found is recorded, so that a replay of one session repeats it.
+    A result that was found is recorded, so that a replay of one session repeats it. Of more than
+    1,000 results the newest are kept.
 
     Attributes:
-        tools: The names of the tools, which should depend on their arguments only.
+        tools: The names of the tools. Their results should depend on the arguments only.
         seconds: The time for which a result is kept.
     """
 
@@ -212,8 +213,9 @@ class CacheResults:
         result = await call_next(request)
         if isinstance(result, CallToolResult) and not result.is_error:
             text = msgspec.json.encode(result).decode()
+            self._kept.pop(key.decode(), None)  # a new result of an old key becomes the newest
             self._kept[key.decode()] = text, time.monotonic() + self.seconds
-            while len(self._kept) > _CACHED_MAX:
+            if len(self._kept) > _CACHED_MAX:
                 del self._kept[next(iter(self._kept))]
         return result
 

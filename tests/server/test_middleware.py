@@ -314,6 +314,25 @@ async def test_an_expired_result_is_made_again(server):
     assert calls == [1, 1]
 
 
+async def test_the_results_that_were_made_last_are_kept(server, monkeypatch):
+    monkeypatch.setattr("mcp_trio._server.middleware._CACHED_MAX", 2)
+    calls = []
+
+    @server.tool
+    async def slow(a: int) -> int:
+        calls.append(a)
+        return a
+
+    cache = CacheResults({"slow"}, seconds=1e-9)
+    server.middleware(cache)
+    async with Client(server) as client:
+        await client.call_tool("slow", {"a": 1})  # is not kept for long, and so made again
+        cache.seconds = 60
+        for a in (2, 1, 3, 1):
+            await client.call_tool("slow", {"a": a})
+    assert calls == [1, 2, 1, 3]
+
+
 async def _add_link(request, call_next):
     """Replace the content of a result by a link, which the oldest versions do not have."""
     result = await call_next(request)
