@@ -1,4 +1,4 @@
-"""Reading of the JSON file in which an MCP host configures its servers (`mcpServers`)."""
+"""Read the JSON file in which an MCP host configures its servers (`mcpServers`)."""
 
 import os
 import re
@@ -42,7 +42,6 @@ class ServerConfig:
 # The members of the file that may contain the servers. Hosts use one or the other.
 _GROUPS: Final = ("mcpServers", "servers")
 _MEMBERS: Final = frozenset(field.name for field in attrs.fields(ServerConfig))
-_STDIO: Final = "stdio"
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?", re.DOTALL)
 
@@ -118,7 +117,7 @@ def _server_config(entry: object, variables: Mapping[str, str]) -> ServerConfig:
         raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
     if entry.get("type") is not None:
-        is_stdio = entry["type"] == _STDIO
+        is_stdio = entry["type"] == "stdio"
     elif entry.get("command") is not None and entry.get("url") is not None:
         raise ValueError("type: missing, although there are both a command and a url")
     else:
@@ -126,7 +125,11 @@ def _server_config(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     needed, other = ("command", "url") if is_stdio else ("url", "command")
     if entry.get(needed) is None:
         raise ValueError(f"{needed}: missing")
-    given = {key: entry[key] for key in _MEMBERS - {other} if entry.get(key) is not None}
+    given = {
+        key: value
+        for key, value in entry.items()
+        if key in _MEMBERS and key != other and value is not None
+    }
     if given.get("disabled") is not True:
         given = {key: _deeply_expanded(value, key, variables) for key, value in given.items()}
     return msgspec.convert(given, ServerConfig)

@@ -850,6 +850,10 @@ def test_null_members_are_ignored():
         ({"command": "${NONE}"}, "command: the variable NONE is not set"),
         ({"command": "true", "args": ["${env:NONE}"]}, "args: the variable NONE is not set"),
         ({"command": "true", "env": {"A": "${NONE}"}}, "env.A: the variable NONE is not set"),
+        (
+            {"env": {"A": "${NONE}"}, "cwd": "${NO}", "args": ["${NO}"], "command": "${NO}"},
+            "env.A: the variable NONE is not set",  # the first in the file
+        ),
         ({"command": "${input:key}"}, "command: ${input:key} is not a reference to a variable"),
     ],
 )
