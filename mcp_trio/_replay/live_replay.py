@@ -120,10 +120,12 @@ class ChannelWithUsers:
 
 
 class RequestDriver:
-    """Sends the messages of a recorded client to one live server.
+    """A driver that sends the messages of a recorded client to one live server.
 
     Attributes:
         matcher: The recorded conversation, and the live server's part in it.
+        channel: The channel to the live server.
+        limits: The limits of the session and of its waits.
         lost: The reason why the server could not be driven to the end, if it could not.
         first_request_error: The error if the server could not be reached for the first request.
         late: The indexes of the requests whose responses did not come in time.
@@ -137,7 +139,7 @@ class RequestDriver:
         self.first_request_error: ConnectionLost | None = None
         self.late: set[int] = set()
         self._users: deque[AuthInfo | None] | None = None
-        self._peer = MessageChannel(channel, limits)
+        self._message_channel = MessageChannel(channel, limits)
         self._changed = trio.lowlevel.ParkingLot()
         self._received_count = 0
         self._has_final_response = False
@@ -155,7 +157,7 @@ class RequestDriver:
                     at_server = ChannelWithUsers(served.channel)
                     self._users = at_server.users
                     nursery.start_soon(self._serve, Served(served.server, at_server))
-                nursery.start_soon(self._peer.write)
+                nursery.start_soon(self._message_channel.write)
                 nursery.start_soon(self._read)
                 await self._send_recorded()
                 nursery.cancel_scope.cancel()
@@ -193,7 +195,7 @@ class RequestDriver:
                 if self._users is not None:
                     user = message.auth if isinstance(message, PrincipalMessage) else None
                     self._users.append(user)
-                self._peer.put(message)
+                self._message_channel.put(message)
 
     async def _wait_for(self, message: RecordedMessage) -> None:
         if self.matcher.cannot_arrive(message):
@@ -237,7 +239,7 @@ class RequestDriver:
 
     async def _read(self) -> None:
         try:
-            await self._peer.read(self._receive)
+            await self._message_channel.read(self._receive)
             self._lose("it closed the connection")
         except ConnectionLost as error:
             self._lose(str(error))
@@ -272,8 +274,10 @@ class RequestDriver:
 
 # Ignored differences ------------------------------------------------------------------------------
 
-_PATH_STEP: Final = re.compile(r"\[\*\]|\.\*|.", re.DOTALL)
-_WILDCARDS: Final = {"[*]": r"\[[0-9]+\]", ".*": r"(?:\.[A-Za-z0-9_$]+|\[\"[^\"]*\"\])"}
+# A step to a member whose name is written as a JSON string; see `member_step`.
+_QUOTED_STEP: Final = r'\["(?:[^"\\]|\\.)*"\]'
+_PATH_PART: Final = re.compile(rf"{_QUOTED_STEP}|\[\*\]|\.\*|.", re.DOTALL)
+_WILDCARDS: Final = {"[*]": r"\[[0-9]+\]", ".*": rf"(?:\.[A-Za-z0-9_$]+|{_QUOTED_STEP})"}
 
 # Values that only their server understands: clients send them back unchanged.
 _OPAQUE_NAMES: Final = (".nextCursor", ".requestState", ".elicitationId")
@@ -298,7 +302,7 @@ def ignored_paths(paths: Collection[str]) -> re.Pattern[str]:
                 f"{path!r} is not a JSON path: it has to begin with $, as $.result.content"
             )
     patterns = (
-        "".join(_WILDCARDS.get(step) or re.escape(step) for step in _PATH_STEP.findall(path))
+        "".join(_WILDCARDS.get(part) or re.escape(part) for part in _PATH_PART.findall(path))
         for path in paths
     )
     return re.compile(rf"(?:{'|'.join(patterns) or '(?!)'})(?:[.\[].*)?", re.DOTALL)
@@ -705,10 +709,11 @@ async def mock_client(
     """Act as a recorded client, whatever the live server answers.
 
     This is `replay_live_async` with every value ignored: the report contains only messages that are
-    missing, extra, late or lost.
+    missing, extra, late or lost. A damaged recording is used as far as it can be read.
 
     Raises:
-        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `replay_live`.
+        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `replay_live` with
+            `allow_damaged`.
     """
     return await replay_live_async(
         path,
