@@ -1,4 +1,6 @@
-"""HTTP responses of a server: the exchange interface of the hosts, and JSON or SSE responses.
+"""The exchange interface between an HTTP application and its hosts, and JSON or SSE responses.
+
+The limits of request bodies are here as well, because every host checks them.
 
 A response that comes soon, and alone, is sent as JSON. If it takes longer, or if other messages
 precede it, it becomes an event stream, unless the client does not accept one.
@@ -45,7 +47,7 @@ class UnfinishedBody:
     _counted: int = attrs.field(default=0, init=False)
 
     def count(self, size: int) -> None:
-        """Count the bytes that were received so far.
+        """Count `size` bytes: all that were received so far.
 
         Raises:
             TooManyBodiesError: They are too many.
@@ -265,9 +267,9 @@ class ResponseStream(msgspec.Struct, eq=False):
 
     def start_sending(self, sender: trio.CancelScope) -> None:
         """Let the HTTP response with this cancel scope send the stream; cancel the previous one."""
-        before, self.sender = self.sender, sender
-        if before is not None:
-            before.cancel()
+        previous, self.sender = self.sender, sender
+        if previous is not None:
+            previous.cancel()
         self.is_overrun = False
 
     def stop_sending(self, sender: trio.CancelScope) -> None:
@@ -338,20 +340,22 @@ def _nothing() -> None:
     return None
 
 
-class _ErrorCode(msgspec.Struct):
+class _Error(msgspec.Struct):
     code: int = 0
     data: Any = None
 
 
-class _ResponseError(msgspec.Struct):
-    error: _ErrorCode | None = None
+class _Response(msgspec.Struct):
+    error: _Error | None = None
 
 
 class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     """A sender of one response stream over one exchange, as JSON or as events.
 
     Attributes:
-        limits: The time before a response becomes an event stream, and between keep-alive comments.
+        limits: The limits, with the time before a response becomes an event stream and the time
+            between keep-alive comments.
+        headers: Further headers of every response.
         status_of: Returns the HTTP status of a JSON response with this JSON-RPC error code; without
             it, the status is 200.
         challenge_of: Returns further headers of a JSON response whose status is not 200, given the
@@ -365,7 +369,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         unanswered: Returns the response for a stream that ends without a message; None for an
             empty one.
         prefers_events: Whether to send events to a client that accepts both events and JSON.
-        settle: Called before the events of an open stream are sent; waits until other machines can
+        settle: Called before the events of an open stream are sent; waits until other instances can
             load them.
     """
 
@@ -448,7 +452,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             return _ACCEPTED, self.headers, b""
         status, headers = _OK, self.headers
         if self.status_of is not None and len(responses) == 1:
-            error = msgspec.json.decode(responses[0], type=_ResponseError).error
+            error = msgspec.json.decode(responses[0], type=_Response).error
             status = _OK if error is None else self.status_of(error.code)
             if error is not None and status != _OK and self.challenge_of is not None:
                 headers = [*headers, *self.challenge_of(error.data)]
@@ -508,7 +512,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 if silence.cancelled_caught:
                     await exchange.send(COMMENT)  # proxies close connections that are silent
                     continue
-            # If another response has taken the stream over, it also sends the messages.
+            # Another response that has taken the stream over has cancelled this one, and sends the
+            # messages itself; so they are not taken here.
             await trio.lowlevel.checkpoint_if_cancelled()
             events = _encoded(stream.take())
             if stream.is_overrun:
