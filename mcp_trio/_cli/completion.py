@@ -1,4 +1,4 @@
-"""`mcp-trio completion` prints a shell's completion script; functions that complete arguments."""
+"""`mcp-trio completion`, which prints a shell's script, and the completion of arguments."""
 
 import os
 from functools import partial
@@ -52,7 +52,8 @@ def _complete_files(
     return items
 
 
-# TARGET and SERVER: no file is imported.
+# A TARGET or SERVER is completed to a file, and not to an object in it, because that would import
+# the file.
 complete_targets: Final = partial(_complete_files, suffixes=(".py",))
 complete_recordings: Final = partial(_complete_files, suffixes=_RECORDING_SUFFIXES)
 # `FILE... TARGET`, in which the shell cannot tell the last FILE from the TARGET.

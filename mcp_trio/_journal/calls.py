@@ -6,12 +6,19 @@ catalogue reads them from the file. Both use `CallTracker`, so they agree on wha
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from mcp_trio._journal.conversation import CANCELLED, members_of
-from mcp_trio._journal.records import DENIED_MARK, Record, body_bytes, message_position, messages_in
+from mcp_trio._journal.records import (
+    DENIED_MARK,
+    LOST_MARK,
+    Record,
+    body_bytes,
+    message_position,
+    messages_in,
+)
 from mcp_trio.errors import INTERNAL_ERROR, TOO_MANY_REQUESTS, RecordingError
 
 ErrorKind = Literal[
@@ -19,43 +26,33 @@ ErrorKind = Literal[
 ]
 """The outcome of a call; "" for a result without `isError`.
 
-- tool: a result with `isError`; protocol: an error response, or none behind a proxy;
+- tool: a result with `isError`;
+- protocol: an error response, or a proxy's note that the server does not respond;
 - internal: an unexpected exception of the handler; timeout: the handler's time was over;
 - denied: an access rule rejected the client; limited: the client has to wait;
 - cancelled: the client withdrew the request; unanswered: the recording ends before a response.
 """
 
-ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (
-    "tool",
-    "protocol",
-    "internal",
-    "timeout",
-    "denied",
-    "limited",
-    "cancelled",
-    "unanswered",
-)
+ERROR_KINDS: Final[Sequence[ErrorKind]] = tuple(kind for kind in get_args(ErrorKind) if kind)
 
 NO_ERROR_KINDS: Final[frozenset[ErrorKind]] = frozenset({"", "cancelled", "unanswered"})
 """The outcomes that do not count as errors."""
 
 # A result does not name the kind of its error. So two kinds are recognized by the text that the
-# server gives them: an internal error by its beginning, a timeout by a part of it.
+# server gives them (in `_session/handlers.py` and `_server/handlers.py`): an internal error by its
+# beginning, a timeout by a part of it.
 INTERNAL_ERROR_PREFIX: Final = "internal error in "
 _TIMEOUT_PHRASE: Final = "timed out: it did not finish within"
 
-# The name of the mark as JSON; searching for these bytes costs less than decoding each mark.
+# The names of marks as JSON; searching for these bytes costs less than decoding each mark.
 _DENIED: Final = f'"{DENIED_MARK}"'.encode()
-
-LOST_MARK: Final = "lost"
-"""The name of the mark of a request that a server behind a proxy does not answer."""
-
-# As for `_DENIED`.
 _LOST: Final = f'"{LOST_MARK}"'.encode()
+
 _KIND_OF_CODE: Final[Mapping[int, ErrorKind]] = {
     INTERNAL_ERROR: "internal",
     TOO_MANY_REQUESTS: "limited",
 }
+# Requests beyond this number of open ones are not followed.
 _OPEN_CALLS_MAX: Final = 100_000
 
 

@@ -46,7 +46,7 @@ class CheckReport(msgspec.Struct, frozen=True):
         kinds: The number of records of each kind.
         damage: All damage that was found.
         complete: Whether the recording was closed.
-        has_loss: Whether a `gap` lost records, or may have lost some.
+        has_loss: Whether records are missing in a `gap`, or may be missing.
     """
 
     records: int
@@ -122,7 +122,7 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
 
 
 def check(lines: Iterable[bytes]) -> CheckReport:
-    """Read a complete recording and return a report on it.
+    """Read a recording to its end and return a report on it.
 
     Raises:
         RecordingError: As `read_recording`.

@@ -56,6 +56,10 @@ SUSPENDED_MARK: Final = "suspended"
 ALLOWED_MARK: Final = "access allowed"
 DENIED_MARK: Final = "access denied"
 
+# The mark of a request that gets no response, with its id and the error; in a recording of a proxy,
+# of a request of the client that the server does not answer.
+LOST_MARK: Final = "lost"
+
 # A member of the envelope of `cxl`: the time limit of the cancelled effect, in microseconds. It is
 # there if the limit was the cause, that is if the deadline had expired when the effect ended.
 EXPIRED_LIMIT: Final = "limit_us"

@@ -16,9 +16,8 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcp_trio._journal.calls import LOST_MARK
 from mcp_trio._journal.conversation import CANCELLED, LISTEN, reference_of
-from mcp_trio._journal.records import MarkBody, ShutBody, encode_body
+from mcp_trio._journal.records import LOST_MARK, MarkBody, ShutBody, encode_body
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,

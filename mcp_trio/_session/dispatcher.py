@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
-from mcp_trio._journal.records import message_name
+from mcp_trio._journal.records import LOST_MARK, message_name
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_id_replaced
@@ -58,7 +58,6 @@ logger = logging.getLogger("mcp_trio")
 MALFORMED: Final = "malformed"
 REJECTED: Final = "requests refused"
 NEGOTIATED: Final = "negotiated"
-LOST_MARK: Final = "lost"
 # The counters of events whose bytes may not be JSON.
 _NOT_JSON: Final = frozenset({MALFORMED, "unreadable answer"})
 _IGNORED_LEVELS: Final = {
