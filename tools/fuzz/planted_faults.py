@@ -62,8 +62,10 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "connections",
         "_protocol/connection.py",
-        "        except msgspec.MsgspecError as error:\n            raise RemoteProtocolError(",
-        "        except msgspec.ValidationError as error:\n            raise RemoteProtocolError(",
+        "        except (msgspec.MsgspecError, RecursionError) as error:\n"
+        "            raise RemoteProtocolError(",
+        "        except (msgspec.ValidationError, RecursionError) as error:\n"
+        "            raise RemoteProtocolError(",
     ),
     Planted(
         "lines",
