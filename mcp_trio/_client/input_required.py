@@ -110,8 +110,8 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             except msgspec.MsgspecError as error:
                 raise self._violation(request, f"but its params are invalid: {error}") from error
         # The server chooses the number of input requests, so their callbacks have the limit of
-        # handlers.
-        limiter = trio.CapacityLimiter(self.limits.requests.in_flight_max)
+        # handlers. With a limit of 0 they are answered one by one: the call waits for all of them.
+        limiter = trio.CapacityLimiter(max(self.limits.requests.in_flight_max, 1))
 
         async def answer(key: str) -> msgspec.Struct:
             async with limiter:
