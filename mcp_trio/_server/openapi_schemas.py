@@ -46,7 +46,7 @@ _ONE_SCHEMA: Final = frozenset(
 )
 _SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SCHEMAS_BY_NAME: Final = frozenset(
-    {"properties", "patternProperties", "dependentSchemas", "$defs"}
+    {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 )
 
 # Keywords that are not those of JSON Schema, or that only help people to read the document.
@@ -80,7 +80,7 @@ class _Definition:
             if is_object(value):
                 self.size += 1
                 reference = value.get("$ref")
-                if isinstance(reference, str):
+                if isinstance(reference, str) and reference.startswith(_DEFINITIONS):
                     self.references.append(reference.removeprefix(_DEFINITIONS))
                 waiting += value.values()
             elif is_array(value):
@@ -131,7 +131,8 @@ class Document:
             )
         try:
             return self._resolver.lookup(reference).contents
-        except Unresolvable:
+        except (Unresolvable, TypeError, ValueError):
+            # TypeError, ValueError: the path leads into a number, or names an item by a word.
             raise Unsupported(f"the reference {reference} leads to nothing") from None
 
     # Schemas.
@@ -142,8 +143,10 @@ class Document:
             return schema
         if not is_object(schema):
             raise Unsupported(f"{schema!r} is not a schema")
-        if not isinstance(schema.get("$ref"), str):
+        if "$ref" not in schema:
             return self._converted(schema, direction)
+        if not isinstance(schema["$ref"], str):
+            raise Unsupported(f"the reference {schema['$ref']!r} is not a string")
         reference = {"$ref": _DEFINITIONS + self._definition_name(schema["$ref"])}
         # OpenAPI 3.0 ignores all members beside a reference, but a description does no harm.
         kept = ("description",) if self.is_3_0 else schema.keys() - {"$ref"}
@@ -168,18 +171,19 @@ class Document:
             converted[key] = value
         properties, required = given.get("properties"), given.get("required")
         if is_object(properties) and is_array(required):
-            dropped = properties.keys() - converted["properties"].keys()
+            # A list: a malformed name need not be hashable.
+            dropped = [name for name in properties if name not in converted["properties"]]
             converted["required"] = [name for name in required if name not in dropped]
         return _from_openapi_3_0(converted) if self.is_3_0 else converted
 
     def _sent_properties(
         self, properties: Mapping[str, Any], direction: Direction
     ) -> dict[str, Any]:
-        other = _LEFT_OUT_KEYWORD[direction]
+        keyword = _LEFT_OUT_KEYWORD[direction]
         return {
             name: each
             for name, each in properties.items()
-            if not (is_object(each) and each.get(other) is True)
+            if not (is_object(each) and each.get(keyword) is True)
         }
 
     def _definition_name(self, reference: str) -> str:
@@ -202,8 +206,8 @@ class Document:
         protocol versions require a type at the root.
 
         Raises:
-            Unsupported: A definition refers to another document, or to nothing; or the result has
-                more than `objects_max` objects and arrays.
+            Unsupported: A definition refers to another document, to nothing, or to itself; or the
+                result has more than `objects_max` objects and arrays.
         """
         names: set[str] = set()
         root = _Definition(schema)
@@ -215,18 +219,19 @@ class Document:
             root = self._definition(name, direction)
         definitions: dict[str, Any] = {}
         waiting, size = [*root.references], root.size
-        while waiting:
+        while waiting and size <= objects_max:
             name = waiting.pop()
-            if name not in definitions:
+            # A `$ref` in a default or an enum is data, which may name no definition.
+            if name in self._references_by_name and name not in definitions:
                 definition = self._definition(name, direction)
                 definitions[name] = definition.schema
                 waiting += definition.references
                 size += definition.size
-                if size > objects_max:
-                    raise Unsupported(
-                        f"the schema has more than {objects_max} objects"
-                        " (limits.messages.schema_objects_max, limits.messages.schema_steps_max)"
-                    )
+        if size > objects_max:
+            raise Unsupported(
+                f"the schema has more than {objects_max} objects"
+                " (limits.messages.schema_objects_max, limits.messages.schema_steps_max)"
+            )
         result = dict(root.schema) if is_object(root.schema) else {}
         if definitions:
             result["$defs"] = {name: definitions[name] for name in sorted(definitions)}
@@ -241,22 +246,29 @@ class Document:
 
     # Objects whose properties become arguments.
 
-    def request_properties(
-        self, schema: Any, inside: tuple[object, ...] = ()
-    ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
+    def request_properties(self, schema: Any) -> tuple[Mapping[str, Any], Sequence[str]] | None:
         """Return the properties of an object in a request, not converted, and the required names.
 
         The result is None if there are no properties, or if the value need not be an object with
         just these. Schemas in `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas
         have only `required`; the API checks those.
+        """
+        merged = self._merged_properties(schema, ())
+        if merged is None or not merged[0]:
+            return None
+        properties, required = merged
+        return properties, [name for name in required if name in properties]
 
-        Args:
-            schema: The schema of the object, or a reference to it.
-            inside: The schemas in whose `allOf` this schema is; one of them inside itself gives
-                None.
+    def _merged_properties(
+        self, schema: Any, outer: tuple[object, ...]
+    ) -> tuple[dict[str, Any], list[str]] | None:
+        """Return the properties and the required names of an object and of its `allOf`.
+
+        Any part may require a property of another one. `outer` are the schemas in whose `allOf`
+        this one is; a schema inside itself gives None.
         """
         given = self.resolve(schema)
-        if not is_object(given) or any(given is each for each in inside):
+        if not is_object(given) or any(given is each for each in outer):
             return None
         if given.get("type", "object") != "object" or given.get("nullable") is True:
             return None
@@ -267,17 +279,19 @@ class Document:
         if not (is_object(properties) and all(map(is_array, lists))):
             return None  # the schema is malformed; the check of the tool reports that
         any_of, one_of, parts, required = lists
+        if not all(isinstance(name, str) for name in required):
+            return None  # as above
         for alternative in any_of + one_of:
             if not is_object(alternative) or set(alternative) != {"required"}:
                 return None
         merged, names = self._sent_properties(properties, "request"), [*required]
         for part in parts:
-            found = self.request_properties(part, (*inside, given))
+            found = self._merged_properties(part, (*outer, given))
             if found is None:
                 return None
             merged |= found[0]
             names += found[1]
-        return (merged, [name for name in names if name in merged]) if merged else None
+        return merged, names
 
 
 @functools.lru_cache

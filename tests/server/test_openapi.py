@@ -244,6 +244,30 @@ def test_parts_of_an_all_of_are_merged():
     assert made["required"] == ["a"]
 
 
+@pytest.mark.parametrize("other", [{"properties": {"b": True}}, {}])
+def test_a_part_of_an_all_of_may_require_members_of_another(other):
+    part = {"type": "object", "properties": {"a": {"type": "string"}, "c": True}}
+    schema = {"allOf": [part, {**other, "required": ["a"]}]}
+    made = tool_of(document(operation(requestBody=body_of(schema)))).input_schema
+    assert list(made["properties"]) == ["a", "c", *other.get("properties", {})]
+    assert made["required"] == ["a"]
+
+
+def test_a_reference_in_a_default_value_is_kept_as_data():
+    properties = {"a": {"default": {"$ref": "x"}}, "b": {"enum": [{"$ref": "#/$defs/y"}]}}
+    made = tool_of(document(operation(requestBody=body_of({"properties": properties}))))
+    assert made.input_schema["properties"] == properties
+    assert "$defs" not in made.input_schema
+
+
+def test_references_in_old_definitions_lead_to_the_new_ones():
+    schema = {"definitions": {"b": {"$ref": "#/components/schemas/A"}}, "type": "array"}
+    spec = document(operation(requestBody=body_of(schema)), schemas={"A": {"const": 1}})
+    made = tool_of(spec).input_schema
+    assert made["properties"]["body"]["definitions"] == {"b": {"$ref": "#/$defs/A"}}
+    assert made["$defs"] == {"A": {"const": 1}}
+
+
 def test_a_schema_that_contains_itself_is_one_argument():
     schemas = {"A": {"allOf": [{"$ref": "#/components/schemas/A"}], "properties": {"a": {}}}}
     spec = document(operation(requestBody=body_of({"$ref": "#/components/schemas/A"})))
@@ -885,7 +909,25 @@ def test_another_client_is_an_error(client):
         ),
         (operation(requestBody=body_of({"type": "object"}, "multipart/form-data")), "no fields"),
         (operation(requestBody=body_of(3)), "3 is not a schema"),
+        (operation(requestBody=body_of({"$ref": "#/info/title/a"})), "leads to nothing"),
+        (operation(requestBody=body_of({"$ref": "#/servers/a"})), "leads to nothing"),
+        (
+            operation(
+                requestBody=body_of({"$ref": "#/paths/~1x/post/requestBody/required/a"}),
+            ),
+            "leads to nothing",
+        ),
+        (operation(requestBody=body_of({"$ref": None})), "the reference None is not a string"),
         (operation(requestBody=body_of({"properties": []})), "properties"),
+        (operation(requestBody=body_of({"properties": {"a": {}}, "required": [[]]})), "required"),
+        (
+            operation(
+                requestBody=body_of(
+                    {"properties": {"a": {"properties": {"b": {}}, "required": [[]]}}}
+                )
+            ),
+            "required",
+        ),
         (operation(requestBody=body_of({"required": True})), "required"),
         (operation(requestBody=body_of({"allOf": {}})), "allOf"),
         ({"/x": {"parameters": {}, "get": {}}}, "the parameters of the path item are malformed"),
