@@ -28,8 +28,6 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 # The types of hypercorn's public function contain parts that pyright does not know.
 _serve: Final = cast("Any", hypercorn.trio).serve
 
-logger = logging.getLogger("mcp_trio")
-
 _BACKLOG: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
 _MILLISECONDS_MAX: Final = 2**31 - 1
 
@@ -87,20 +85,25 @@ async def serve_hypercorn(
 class _Host:
     """An application whose calls can be cancelled, and the sockets on which hypercorn serves it.
 
-    `call_shares` limits the calls at the same time, in all and of each client's network.
+    Attributes:
+        app: The application.
+        listeners: The sockets; hypercorn gets duplicates of them.
+        call_shares: The limit of the calls at the same time, in all and of each client's network.
+        stopping: An event that is set when hypercorn has to stop.
+        log: The log of errors, which clients may cause.
     """
 
     app: Application
     listeners: Sequence[trio.SocketListener]
     call_shares: Shares
     stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
 
     async def serve(
         self, config: Config, task_status: trio.TaskStatus[Sequence[trio.SocketListener]]
     ) -> None:
-        """Run hypercorn until `stop` is called, also after errors of hypercorn."""
+        """Run hypercorn until `stop` is called; start it again after an error of its own."""
         has_ever_started = has_started = False
 
         async def wait_for_stop() -> None:  # hypercorn calls this when it listens, at each start
@@ -117,10 +120,11 @@ class _Host:
             config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in self.listeners]
             try:
                 await _serve(self._call, config, shutdown_trigger=wait_for_stop, mode="asgi")
-            except Exception:
+            except Exception as error:
                 if not has_started:
                     raise
-                logger.exception("hypercorn has failed, and all its connections are closed")
+                text = "hypercorn has failed, and all its connections are closed"
+                self.log.report(text, text, level=logging.ERROR, error=error)
 
     def stop(self) -> None:
         """Close the listeners, cancel all calls, and let hypercorn stop."""
@@ -151,8 +155,9 @@ class _Host:
                 await self.app(scope, receive, send)
             except IncompleteResponse:
                 pass  # hypercorn closes the connection of a response that is incomplete
-            except Exception:
-                logger.exception("the application failed")
+            except Exception as error:
+                text = "the application failed"
+                self.log.report(text, text, level=logging.ERROR, error=error)
             finally:
                 self._calls.discard(call)
                 self.call_shares.give_back(network)

@@ -45,14 +45,18 @@ def connected(opened):
 
     async def connected(respond, **limits):
         host = await opened(respond, **limits)
-        config = h2.config.H2Configuration(client_side=True, validate_outbound_headers=False)
-        http = h2.connection.H2Connection(config)
-        http.initiate_connection()
-        client = Http2Client((await host.connect()).stream, http)
-        await client.flush()
-        return host, client
+        return host, await plain_client(host)
 
     return connected
+
+
+async def plain_client(host):
+    config = h2.config.H2Configuration(client_side=True, validate_outbound_headers=False)
+    http = h2.connection.H2Connection(config)
+    http.initiate_connection()
+    client = Http2Client((await host.connect()).stream, http)
+    await client.flush()
+    return client
 
 
 async def say_hello(exchange):
@@ -296,6 +300,18 @@ async def test_hypercorn_starts_again_after_an_error_of_its_own(connected, stran
         while await client.stream.receive_some():
             pass
         await served_again(host)
+    assert logged_messages(caplog) == ["hypercorn has failed, and all its connections are closed"]
+
+
+@pytest.mark.usefixtures("mock_clock")
+async def test_repeated_errors_of_hypercorn_are_logged_once_a_second(connected, caplog):
+    host, client = await connected(wait_or_say_hello)
+    with trio.fail_after(SECONDS):
+        for _ in range(3):
+            await client.ask(path="/\xff")
+            while await client.stream.receive_some():
+                pass
+            client = await plain_client(host)
     assert logged_messages(caplog) == ["hypercorn has failed, and all its connections are closed"]
 
 
