@@ -230,10 +230,15 @@ def subject_of(message: bytes) -> str:
     members = members_of(message)
     if "result" in members:
         result = members_of(members["result"])
+        # The peer may have sent anything, such as a number, as the value of such a member.
+        lists: dict[str, list[Any]] = {
+            kind: items
+            for kind, items in result.items()
+            if kind in _LISTS and isinstance(items, list)
+        }
         names = [
             f"{kind}: {', '.join(str(members_of(item).get('name')) for item in items)}"
-            for kind, items in result.items()
-            if kind in _LISTS
+            for kind, items in lists.items()
         ]
         rest = {name: value for name, value in result.items() if name not in _WITHOUT_CONTENT}
         text = tool_text(result) or "; ".join(names) or json_text(rest)

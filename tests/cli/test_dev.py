@@ -147,6 +147,8 @@ def test_a_line_is_cut_at_the_edge_of_the_screen(line):
         (b'{"params":{"arguments":3}}', ""),
         (b'{"result":{"content":[{"type":"text","text":"five"}]}}', "five"),
         (b'{"result":{"tools":[{"name":"a"},{"name":"b"}],"ttlMs":0}}', "tools: a, b"),
+        (b'{"result":{"tools":5}}', '{"tools":5}'),
+        (b'{"result":{"prompts":{"name":"a"}}}', '{"prompts":{"name":"a"}}'),
         (b'{"result":{"_meta":{},"resultType":"complete"}}', "{}"),
         (b'{"result":{"text":"' + b"x" * 200 + b'"}}', '{"text":"' + "x" * 90 + "…"),
         (b"[]", ""),
