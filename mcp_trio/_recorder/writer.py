@@ -360,7 +360,8 @@ class Recorder:
             return
         if self._write_clock() - begin > self._slow_seconds:
             self._start_thread()
-        elif self._segments is not None and self._segments.filled >= 1:
+        is_direct = self._mode is _DIRECT  # also after a slow write, if no thread can be started
+        if is_direct and self._segments is not None and self._segments.filled >= 1:
             self._begin_segment(self._segments)
 
     def close(self, counts: dict[str, int]) -> None:

@@ -487,6 +487,29 @@ def test_without_a_thread_writes_are_slow_but_complete(monkeypatch):
     assert records_in_short(sink) == ["open0", "in1", "in2", "in3", "end4"]
 
 
+def test_without_a_thread_a_full_segment_is_followed_by_the_next(tmp_path, monkeypatch):
+    def reject(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", reject)
+    path, clock = tmp_path / "x.mcprec.jsonl", Clock()
+
+    def slow_clock():
+        clock.seconds += SLOW_SECONDS
+        return clock.seconds
+
+    sink = Segments(path, open_file=FileSink, bytes_max=1, clock=clock)
+    recorder = Recorder(sink, clock=clock, write_clock=slow_clock, limits=LIMITS)
+    recorder.open(OPEN_REDACTING)
+    for _ in range(2):
+        record_frames(recorder, 1)
+        recorder.flush()
+    recorder.close({})
+    assert len(list(tmp_path.iterdir())) == 4
+    report = check(open_recording(path))
+    assert (report.damage, report.complete, report.kinds["in"]) == ([], True, 2)
+
+
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
 def test_any_number_of_records_is_read_without_damage(count):
     recorder, sink = recording_to()
