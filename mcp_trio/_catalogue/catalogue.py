@@ -199,8 +199,9 @@ class IndexReport(msgspec.Struct, frozen=True):
     Attributes:
         recordings: The recordings in the catalogue.
         added: Recordings that were read.
-        removed: Recordings whose files are gone.
-        unreadable: Files that are no recordings, with the reasons.
+        removed: Recordings that were forgotten, as their files are gone.
+        unreadable: Files that cannot be read as recordings, with the reasons. One that has not
+            changed is reported once only.
     """
 
     recordings: int
@@ -256,8 +257,10 @@ class Catalogue:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        # Created here, since SQLite would let others read it.
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Created here, since SQLite would let others read it. A file that exists is not opened:
+        # closing it would release the POSIX locks of this process's other connections to it.
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         database = sqlite3.connect(
             self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -312,16 +315,22 @@ class Catalogue:
             settled = {file for (file,) in self._database.execute(query)}
             query = f"SELECT file, size, changed, is_open FROM recordings WHERE NOT ({is_settled})"
             known = {file: rest for file, *rest in self._database.execute(query)}
-            names = names_in_folder(self.folder)
-            gone = {*settled, *known} - names
+            names, unreadable = names_in_folder(self.folder), dict[str, str]()
+            for name in sorted(names):
+                text = name.encode(errors="backslashreplace").decode()
+                if text != name:
+                    unreadable[text] = "its name is not UTF-8; rename it"
+                    names.remove(name)
             found = recordings_of(self.folder, names, settled, arguments=arguments)
+            # A later segment that was read without its first file belongs to that recording now.
+            gone = (settled - names) | (known.keys() - found.keys())
             jobs = [
                 job
                 for file, job in found.items()
                 if again or known.get(file) != [job.size, job.changed, 0]
             ]
             self.remove(sorted(gone))
-            added, unreadable = 0, dict[str, str]()
+            added = 0
             batch: list[ReadRecording] = []
             for indexed in map(read_job, jobs) if read is None else read(jobs):
                 batch.append(indexed)

@@ -1,6 +1,10 @@
 """The catalogue finds recordings, and is a cache of the files."""
 
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -205,6 +209,43 @@ def test_a_file_that_is_no_recording_is_reported_once(folder):
         assert list(catalogue.index().unreadable) == ["odd.mcprec.jsonl"]
         assert catalogue.index().unreadable == {}
         assert catalogue.count() == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux alone")
+def test_a_file_whose_name_is_not_utf8_is_reported(folder):
+    (folder / os.fsdecode(b"\xff.mcprec.jsonl")).write_bytes(b"")
+    with Catalogue(folder) as catalogue:
+        report = catalogue.index()
+        assert report.unreadable == {r"\udcff.mcprec.jsonl": "its name is not UTF-8; rename it"}
+        assert len(catalogue.find()) == report.added == 4
+
+
+async def test_a_segment_that_is_copied_before_the_first_one_is_counted_once(tmp_path):
+    made, folder = tmp_path / "made", tmp_path / "copies"
+    options = RecordOptions(made / "trip.mcprec.jsonl", segment_bytes_max=2_000)
+    made.mkdir()
+    folder.mkdir()
+    await session(theatre(record=options), *[("book", {"seat": "A1"})] * 20)
+    with Catalogue(folder) as catalogue:
+        for file in sorted(made.iterdir()):
+            shutil.copy(file, folder)
+            catalogue.index()
+        assert len(list(made.iterdir())) > 2
+        assert len(catalogue.find()) == 1
+        assert catalogue.total_bytes() == sum(file.stat().st_size for file in made.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX locks")
+def test_another_connection_of_the_process_keeps_its_locks(folder):
+    with Catalogue(folder) as first:
+        first.index()
+        with Catalogue(folder) as second:
+            # The last connection to a database removes its log, which the others still write to.
+            code = f"import sqlite3; db = sqlite3.connect({str(folder / CATALOGUE)!r});"
+            code += "db.execute('SELECT * FROM recordings').fetchall(); db.close()"
+            subprocess.run([sys.executable, "-c", code], check=True)
+            assert (folder / f"{CATALOGUE}-wal").exists()
+            assert len(second.find()) == len(first.find()) == 4
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"x" * 200])
