@@ -10,7 +10,7 @@ import gzip
 import logging
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
@@ -31,6 +31,8 @@ from mcp_trio._session.observing import (
     HttpOutcome,
     Outcome,
 )
+
+logger = logging.getLogger("mcp_trio")
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 
@@ -86,7 +88,8 @@ class RequestLog:
             it stands for the number of the process, as worker processes cannot share a file.
         format: "json" for one JSON object a line, or "text".
         level: The least severe level that is written to the file.
-        file_bytes_max: The size from which on the file is compressed and becomes `path.1.gz`.
+        file_bytes_max: The size from which on the file is compressed and becomes `path.1.gz`. If
+            that fails, an error is logged, and the file takes as many bytes more.
         files_kept_max: The number of compressed files that are kept.
         lines_queued_max: The number of lines that may wait for the thread.
 
@@ -133,16 +136,9 @@ class RequestLog:
     def _open(self, path: Path) -> ExitStack:
         root = logging.getLogger()
         with ExitStack() as undo:
-            file = _LogFile(
-                path,
-                maxBytes=self.file_bytes_max,
-                backupCount=self.files_kept_max,
-                encoding="utf-8",
-            )
+            file = _LogFile(path, bytes_max=self.file_bytes_max, files_kept_max=self.files_kept_max)
             undo.callback(file.close)
             file.setFormatter(JSONLines() if self.format == "json" else TextLines())
-            file.namer = lambda name: f"{name}.gz"
-            file.rotator = _compress
             outlets: list[logging.Handler] = [file]
             if not root.handlers:  # Python writes warnings to stderr only if there is no handler.
                 stderr = logging.StreamHandler()
@@ -258,11 +254,45 @@ class BoundedQueueHandler(QueueHandler):
 
 
 class _LogFile(RotatingFileHandler):
-    """A file that is rotated at its size; the base class formats each record once more for that."""
+    """A log file that is compressed when it is full; the numbers of the kept files are shifted."""
+
+    def __init__(self, path: Path, *, bytes_max: int, files_kept_max: int) -> None:
+        super().__init__(path, maxBytes=bytes_max, backupCount=files_kept_max, encoding="utf-8")
+        self._bytes_max = bytes_max
+
+    def rotation_filename(self, default_name: str) -> str:
+        """Return the name of a kept file."""
+        return f"{default_name}.gz"
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802
-        """Return whether the file is full."""
+        """Return whether the file is full; the base class would format each record for that."""
         return self.stream is not None and self.stream.tell() >= self.maxBytes
+
+    def doRollover(self) -> None:  # noqa: N802
+        """Begin a new file, or go on in this one if it cannot be compressed, and log an error.
+
+        It is compressed before the base class shifts the kept files, so that they remain if that
+        fails, for example because the disk is full.
+        """
+        compressed = f"{self.baseFilename}.tmp.gz"
+        size_bytes = 0 if self.stream is None else self.stream.tell()
+        try:
+            with Path(self.baseFilename).open("rb") as plain, gzip.open(compressed, "wb") as packed:
+                shutil.copyfileobj(plain, packed)
+        except OSError as error:
+            with suppress(OSError):
+                Path(compressed).unlink()
+            self.maxBytes = size_bytes + self._bytes_max
+            text = "the log file %s is full, and cannot be compressed: %s"
+            logger.error(text, self.baseFilename, error)  # noqa: TRY400  no traceback is needed
+            return
+        self.maxBytes = self._bytes_max
+        super().doRollover()
+
+    def rotate(self, source: str, dest: str) -> None:
+        """Replace the full file by its compressed form."""
+        Path(f"{source}.tmp.gz").rename(dest)
+        Path(source).unlink()
 
 
 def _json(value: object) -> str:
@@ -307,9 +337,3 @@ class TextLines(logging.Formatter):
         parts += [f"{name}={_json(value)}" for name, value in facts.items()]
         line = " ".join(parts)
         return f"{line}\n{_encodable(record.exc_text)}" if record.exc_text else line
-
-
-def _compress(source: str, target: str) -> None:
-    with Path(source).open("rb") as plain, gzip.open(target, "wb") as packed:
-        shutil.copyfileobj(plain, packed)
-    Path(source).unlink()

@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -248,3 +249,35 @@ def test_workers_need_a_file_for_each_process(tmp_path, kind):
     with pytest.raises(ValueError, match=r"port\.log: workers cannot share a file: put {pid} into"):
         shared.run("http", port=0, workers=2)
     check_for_workers(Server("port", observers=[kind(tmp_path / "port-{pid}.log")]), {}, 2)
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_full_file_that_cannot_be_compressed_goes_on_and_the_kept_files_remain(
+    tmp_path, monkeypatch, caplog
+):
+    path = tmp_path / "server.log"
+    kept = [tmp_path / "server.log.1.gz", tmp_path / "server.log.2.gz"]
+    for number, file in enumerate(kept):
+        file.write_bytes(gzip.compress(b"kept %d" % number))
+
+    def fail(target, *_):
+        Path(target).write_bytes(b"a part")
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mcp_trio._observers.request_log.gzip.open", fail)
+        with RequestLog(path, file_bytes_max=2_000, files_kept_max=3):
+            for number in range(60):
+                logger.info("message %d", number)
+    assert sorted(tmp_path.iterdir()) == [path, *kept]
+    assert [gzip.decompress(file.read_bytes()) for file in kept] == [b"kept 0", b"kept 1"]
+    texts = [line["text"] for line in lines(path)]
+    assert [text for text in texts if text.startswith("message")] == [
+        f"message {number}" for number in range(60)
+    ]
+    failed = f"the log file {path} is full, and cannot be compressed: [Errno 28] no space left"
+    assert 1 <= caplog.text.count(failed) <= 4
+    with RequestLog(path, file_bytes_max=2_000, files_kept_max=3):
+        logger.info("later")
+    assert [line["text"] for line in lines(path)] == ["later"]
+    assert len(lines(tmp_path / "server.log.1.gz")) == len(texts)
