@@ -21,7 +21,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -168,7 +168,7 @@ class AuditLog:
     _denied: int = attrs.field(default=0, init=False)
     _denied_at: float = attrs.field(default=-math.inf, init=False)
     _redactor: Redactor | None = attrs.field(default=None, init=False)
-    _schemas: Mapping[str, Any] = attrs.field(factory=dict[str, Any], init=False)
+    _schemas: dict[str, Any] = attrs.field(factory=dict[str, Any], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._full_at = self.file_bytes_max
@@ -202,7 +202,7 @@ class AuditLog:
             self._open_file(path)
             self._head = os.open(path + HEAD_SUFFIX, _OPEN_FLAGS, 0o600)
             # The head is locked as well, for the moment in which a full file is replaced.
-            self._lock(self._head, path)
+            _lock(self._head, path)
             self._continue(path)
         except BaseException:
             self._close()
@@ -212,18 +212,11 @@ class AuditLog:
     def _open_file(self, path: str) -> None:
         descriptor = os.open(path, _OPEN_FLAGS | os.O_APPEND, 0o600)
         try:
-            self._lock(descriptor, path)
+            _lock(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
         self._file, self._size = descriptor, os.fstat(descriptor).st_size
-
-    def _lock(self, descriptor: int, path: str) -> None:
-        if not try_lock(descriptor):
-            raise RecordingError(
-                f"cannot append to {path}: another process writes this audit log;"
-                " give each process its own, with {pid} in the name"
-            )
 
     def _close(self) -> None:
         for descriptor in (self._file, self._head):
@@ -314,13 +307,13 @@ class AuditLog:
 
     def _begin_file(self, path: str) -> None:
         """Let the next line begin a new file, or go on in this one if it cannot be renamed."""
-        *_, last = [0, *_numbers_of_full_files(path)]
         os.close(self._file)
         self._file = -1
         problem: Exception | None = None
         try:
+            *_, last = [0, *_numbers_of_full_files(path)]
             Path(path).rename(f"{path}.{last + 1}")
-            self._size = 0
+            self._size, self._ends_within_line = 0, False
         except OSError as error:
             problem = error
         try:
@@ -340,8 +333,10 @@ class AuditLog:
         if activity.kind == "session":
             registry = getattr(activity.session.application, "registry", None)
             if registry is not None and self._redactor is not None:
-                self._schemas = registry.tool_schemas()
-                self._redactor.add_schemas(self._schemas)
+                schemas = registry.tool_schemas()
+                self._redactor.add_schemas(schemas)
+                # Those of all servers that share the log, for a redactor that takes its place.
+                self._schemas |= schemas
             return None
         if activity.kind == "effect" or activity.name not in _METHODS:
             return None
@@ -406,6 +401,14 @@ class AuditLog:
         return {"bytes": len(message)}
 
 
+def _lock(descriptor: int, path: str) -> None:
+    if not try_lock(descriptor):
+        raise RecordingError(
+            f"cannot append to {path}: another process writes this audit log;"
+            " give each process its own, with {pid} in the name"
+        )
+
+
 def _redacted_arguments(redactor: Redactor | None, message: bytes) -> Any:
     assert redactor is not None
     return msgspec.json.decode(redactor.redact("in", message))["params"].get("arguments")
@@ -414,7 +417,7 @@ def _redacted_arguments(redactor: Redactor | None, message: bytes) -> Any:
 def _read_head(content: bytes) -> _Head | None:
     try:
         return msgspec.json.decode(content, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -422,7 +425,7 @@ def _read_line(text: bytes) -> _Line | None:
     """Return the members of a line; None if it is damaged."""
     try:
         return _decode_line(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import trio
 from click.testing import CliRunner
+from msgspec import Meta
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError, UserRejected
 from mcp_trio._cli.commands import commands
@@ -156,18 +158,20 @@ async def test_a_chain_goes_on_if_the_process_ended_between_two_files(tmp_path, 
     assert check_audit_log(path, key=KEY).problems == ["lines 6 to 10 are cut off at the end"]
 
 
+@pytest.mark.parametrize("failing", ["rename", "iterdir"])
 async def test_a_full_file_that_cannot_be_renamed_goes_on(
-    tmp_path, autojump_clock, caplog, monkeypatch
+    tmp_path, autojump_clock, caplog, monkeypatch, failing
 ):
     path = tmp_path / "audit.jsonl"
 
     def fail(*_):
         raise OSError(13, "permission denied")
 
-    monkeypatch.setattr("mcp_trio._observers.audit_log.Path.rename", fail)
     async with Client(harbour(AuditLog(path, file_bytes_max=600))) as client:
+        monkeypatch.setattr(f"mcp_trio._observers.audit_log.Path.{failing}", fail)
         for _ in range(4):
             await client.call_tool("moor", {"ship": "cog"})
+    monkeypatch.undo()
     found = lines(path)
     assert [line["n"] for line in found] == list(range(1, 7))
     assert ["format" in line for line in found] == [True, *[False] * 5]
@@ -397,6 +401,21 @@ async def test_lines_of_which_a_full_disk_took_a_part_are_followed_by_whole_ones
         ]
 
 
+async def test_a_full_file_without_its_last_end_of_line_is_followed_by_another(
+    tmp_path, autojump_clock, monkeypatch
+):
+    from mcp_trio._observers import audit_log
+
+    path, write = tmp_path / "audit.jsonl", audit_log.os.write
+    async with Client(harbour(AuditLog(path, file_bytes_max=1))) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(audit_log.os, "write", lambda file, data: write(file, data[:-1]))
+            await client.call_tool("moor", {"ship": "cog"})
+        await client.call_tool("moor", {"ship": "hulk"})
+    assert lines(tmp_path / "audit.jsonl.3")[0]["format"] == "mcp_trio audit 1"
+    assert check_audit_log(path).problems == []
+
+
 async def test_a_line_that_cannot_be_forced_to_the_disk_is_in_the_chain(
     tmp_path, autojump_clock, monkeypatch, caplog
 ):
@@ -441,6 +460,24 @@ async def test_arguments_that_cannot_be_redacted_leave_a_line_without_them(
     assert list(lines(path)[1]["arguments"]) == ["bytes"]
 
 
+async def test_passwords_of_each_server_that_shares_a_log_are_redacted(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    many = [f"tulip-{number}" for number in range(1100)]  # more secrets than a redactor keeps
+    first = Server("first", observers=[log])
+    other = harbour(log)
+
+    @first.tool
+    async def unlock(door: Annotated[str, Meta(extra_json_schema={"format": "password"})]) -> str:
+        return "open"
+
+    async with Client(first) as client, Client(other) as other_client:
+        with pytest.raises(ToolError):
+            await other_client.call_tool("moor", {"ship": "cog", "password": many})
+        await client.call_tool("unlock", {"door": "open sesame 4711"})
+    assert "sesame" not in path.read_text()
+
+
 async def test_long_texts_of_a_client_are_cut(tmp_path, autojump_clock):
     path = tmp_path / "audit.jsonl"
     async with Client(harbour(AuditLog(path))) as client:
@@ -448,6 +485,15 @@ async def test_long_texts_of_a_client_are_cut(tmp_path, autojump_clock):
             await client.read_resource("harbour://" + "x" * 2_000_000)
     assert lines(path)[1]["target"].endswith("x…")
     assert path.stat().st_size < 5_000
+
+
+def test_a_log_with_a_deeply_nested_line_is_checked(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path):
+        pass
+    with path.open("a") as file:
+        file.write('{"x":' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    assert check_audit_log(path).problems == ["line 3 of the file is damaged, or incomplete"]
 
 
 def test_a_damaged_log_that_is_not_utf8_is_checked(tmp_path):
