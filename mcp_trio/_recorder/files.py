@@ -560,10 +560,10 @@ class _FirstRecord(msgspec.Struct, rename={"body": "f"}):
 
 
 def _opening_in(line: bytes) -> _Opening:
-    """Return session, segment and role from the first line of a file; without them, defaults."""
+    """Return session, segment, role and transport from the first line; defaults if it has none."""
     try:
         return msgspec.json.decode(line, type=_FirstRecord).body
-    except ValueError:
+    except (ValueError, RecursionError):
         return _Opening()
 
 
@@ -575,7 +575,7 @@ def _kind_of(line: bytes) -> str:
     """Return the kind of a record; empty if the line is none."""
     try:
         return msgspec.json.decode(line, type=_Kind).kind
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
 
 

@@ -32,6 +32,7 @@ from mcp_trio._recorder.files import (
     FileSink,
     Segments,
     later_names,
+    recordings_in,
     segment_name,
     segment_of,
 )
@@ -892,6 +893,15 @@ def test_a_compressed_recording_that_was_cut_is_read_up_to_there(tmp_path):
     begin = compressor.compress(b"one\n") + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     path.write_bytes(begin)
     assert list(open_recording(path)) == [b"one\n"]
+
+
+def test_deeply_nested_lines_are_read_as_lines(tmp_path):
+    path = tmp_path / "x.mcprec.jsonl"
+    nested = b'{"k":"in","f":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    for lines in ([nested], [b'{"k":"open","f":{"session":"s"}}\n', nested]):
+        path.write_bytes(b"".join(lines))
+        assert list(open_recording(path)) == lines
+        assert recordings_in(tmp_path, role="server") == [str(path)]
 
 
 def test_an_unreadable_file_is_an_error(tmp_path):
