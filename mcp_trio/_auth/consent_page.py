@@ -115,8 +115,8 @@ def error_page(
     """
     body = f"<p>{escape(text)}</p>"
     if back is not None:
-        text = escape(_destination_text(back))
-        body += f'\n<p><a href="{escape(back)}" rel="noreferrer">Return to {text}</a></p>'
+        destination = escape(_destination_text(back))
+        body += f'\n<p><a href="{escape(back)}" rel="noreferrer">Return to {destination}</a></p>'
     return page("Access cannot be allowed", body, status=status, headers=headers)
 
 
@@ -188,8 +188,9 @@ def consent_page(
         )
     elif host and urlsplit(redirect_uri).netloc != host:
         warnings.append(f"You will be sent to another site than {host}.")
-    user = ("Next you sign in at", escape(urlsplit(login_at).netloc))
-    if subject is not None:
+    if subject is None:
+        user = ("Next you sign in at", escape(urlsplit(login_at).netloc))
+    else:
         user = ("Signed in as", escape(subject))
     rows = [
         ("Application", f"{escape(name)}<br>({escape(registration)})"),

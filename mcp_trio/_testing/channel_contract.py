@@ -75,11 +75,11 @@ async def check_channel_for(
     Raises:
         AssertionError: The check failed.
     """
-    nothing: str | None = None
+    reason: str | None = None
     for end in ends:
         pair = await make_pair()
-        nothing = await _run(name, pair[end], pair[1 - end], limits, timeout_seconds) or nothing
-    return nothing
+        reason = await _run(name, pair[end], pair[1 - end], limits, timeout_seconds) or reason
+    return reason
 
 
 async def _run(
@@ -96,7 +96,8 @@ async def _run(
     except Exception as error:
         raise AssertionError(f"{name}: {sole_exception(error)!r}") from error
     finally:
-        async with trio.open_nursery() as nursery:  # at once: some wait for the peer's close
+        # Both at once, since the close of some channels waits for the close of the peer.
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(_close, one)
             nursery.start_soon(_close, other)
 
@@ -258,15 +259,14 @@ async def a_cancelled_send_leaves_whole_messages(
         with suppress(*_OVER):
             await _send(one, [last])
         await one.aclose()
-    index = len(received) - 1
     whole = received
     if received[-1:] == [last]:
-        whole = received[:index]
-    elif 0 <= index < len(messages):
+        whole = received[:-1]
+    elif 0 < len(received) <= len(messages):
         # The cancelled send may have sent only a piece of its last message.
-        piece = received[index]
-        if isinstance(piece, bytes) and messages[index].startswith(piece):
-            whole = received[:index]
+        piece = received[-1]
+        if isinstance(piece, bytes) and messages[len(received) - 1].startswith(piece):
+            whole = received[:-1]
     _expect(whole, messages[: len(whole)], "whole messages, and a piece of one at the end at most")
 
 
@@ -303,9 +303,8 @@ async def send_nowait_takes_whole_messages(
         _expect(taken, len(messages), "all messages to be taken by a channel with deliver_to")
     else:
         _require(taken < len(messages), "messages to be taken, but not 20 MB of them")
-        taken += send_nowait(
-            _as_taken_by(one, messages[taken:])
-        )  # may finish a message, and begin another
+        # The second call may finish a message that the first one took, and take another.
+        taken += send_nowait(_as_taken_by(one, messages[taken:]))
     expected = [*messages[:taken], _message(-1)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, one, expected[-1:])
