@@ -73,7 +73,7 @@ class LineChannel:
     limits: Limits = DEFAULT_LIMITS
     bytes_sent: int = attrs.field(default=0, init=False)
     _splitter: LineSplitter = attrs.field(init=False)
-    # The bytes that are left of a message that was written partly.
+    # The bytes of a partly written message that are still to be written.
     _tail: bytes | memoryview = attrs.field(default=b"", init=False)
     # Whether the last read took all bytes that had arrived.
     _was_drained: bool = attrs.field(default=False, init=False)
@@ -107,7 +107,8 @@ class LineChannel:
         if self._is_closed:
             raise trio.ClosedResourceError(CLOSED_TEXT)
         if self._tail:
-            self._tail = self._tail[self._write(self._tail) :]
+            # An empty memoryview would keep the message in memory.
+            self._tail = self._tail[self._write(self._tail) :] or b""
             if self._tail:
                 return sent
         while sent < len(messages):

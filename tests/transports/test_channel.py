@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import tracemalloc
 from contextlib import suppress
 
 import attrs
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio.limits import KIB, MessageLimits
+from mcp_trio.limits import KIB, MIB, MessageLimits
 from mcp_trio.testing import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio.transports import LineChannel, Oversized, memory_pair
 from tests.transports.channel_pairs import LIMITS, TRANSPORTS
@@ -486,6 +487,21 @@ async def test_an_empty_send_finishes_a_message_sent_in_part():
     await channel.send([])
     assert not channel.is_unfinished
     assert ends.written == b"{1}\n"
+
+
+async def test_a_message_sent_in_part_leaves_the_memory_once_it_is_sent():
+    size = 4 * MIB
+    ours, theirs = memory_pair()
+    tracemalloc.start()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.send, [b"x" * size])
+            [message] = await theirs.receive()
+        assert len(message) == size
+        del message
+        assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_full_pipe_does_not_join_all_waiting_messages_again():
