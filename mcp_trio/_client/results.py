@@ -155,7 +155,8 @@ class OutputSchemas:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._listed: dict[str, dict[str, Any]] = {}
-        self._compiled: dict[str, SchemaValidator | None] = {}
+        # None for a schema that cannot be used.
+        self._validators: dict[str, SchemaValidator | None] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Replace the known schemas with those of a new list of tools."""
@@ -166,7 +167,7 @@ class OutputSchemas:
 
     def forget(self) -> None:
         """Forget all schemas, because the list of tools has changed."""
-        self._listed, self._compiled = {}, {}
+        self._listed, self._validators = {}, {}
 
     def check(self, name: str, result: CallToolResult) -> None:
         """Check the structured content of a result against the schema of its tool, if known.
@@ -176,30 +177,30 @@ class OutputSchemas:
         Raises:
             RemoteProtocolError: The structured content is missing, or does not match the schema.
         """
-        schema = None if result.is_error else self._schema(name)
-        if schema is None:
+        validator = None if result.is_error else self._validator(name)
+        if validator is None:
             return
         if result.structured_content is msgspec.UNSET:
             raise RemoteProtocolError(
                 f"the tool {name} has an output schema, but its result has no structuredContent"
             )
-        errors = schema.check(result.structured_content)
+        errors = validator.check(result.structured_content)
         if errors:
             raise RemoteProtocolError(
                 f"the result of the tool {name} does not match its output schema:"
                 f" {'; '.join(errors)}"
             )
 
-    def _schema(self, name: str) -> SchemaValidator | None:
-        if name not in self._compiled and name in self._listed:
+    def _validator(self, name: str) -> SchemaValidator | None:
+        if name not in self._validators and name in self._listed:
             try:
-                self._compiled[name] = SchemaValidator(
+                self._validators[name] = SchemaValidator(
                     self._listed[name], name="result", limits=self.limits
                 )
             except SchemaError as error:
                 logger.warning("results of the tool %s are not checked: %s", name, error)
-                self._compiled[name] = None
-        return self._compiled.get(name)
+                self._validators[name] = None
+        return self._validators.get(name)
 
 
 def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:

@@ -21,7 +21,7 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import trio
@@ -49,10 +49,10 @@ from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
 
-T = TypeVar("T")
 Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
-_CHAIN_BYTES: Final = 16
+# The size of the ids of chains, and of the seeds of random numbers.
+_RANDOM_BYTES: Final = 16
 
 # The member by which the method of an answer is recognised if its question is unknown.
 _METHOD_BY_MEMBER: Final = {
@@ -75,7 +75,7 @@ class StateUse(msgspec.Struct, frozen=True):
 
 
 class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The rounds of a server's requests.
+    """The part of a server that answers requests in rounds, with sealed states between these.
 
     Attributes:
         sealer: The encoder and decoder of sealed states.
@@ -293,7 +293,7 @@ _FIRST_STATE: Final = State(chain="", round=0, began=0.0, version="")
 
 
 def _random_hex() -> str:
-    return secrets.token_hex(_CHAIN_BYTES)
+    return secrets.token_hex(_RANDOM_BYTES)
 
 
 def _binding(handling: Handling) -> Binding:
