@@ -61,6 +61,7 @@ def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
     found: list[object] = [task.coro]
     while found:
         for inner in gc.get_referents(found.pop()):
+            # `is_relative` is None if the scope was entered.
             if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
                 yield inner
             elif id(inner) not in seen and _may_hold_scope(inner):
@@ -243,8 +244,8 @@ class SilentChannel:
 # The run ------------------------------------------------------------------------------------------
 
 
-class _SetupFailed(Exception):  # noqa: N818  its cause is the error
-    """A server or a lifespan could not be set up for the run; the cause is its error."""
+class _SetupFailed(Exception):  # noqa: N818 - it is caught, and its cause is raised
+    """Opening a session, or the lifespan of the run, has failed; the cause is the error."""
 
 
 @contextmanager
@@ -264,8 +265,17 @@ async def run_controlled(
 ) -> None:
     """Let a controller run its sessions in this Trio run, until all tasks have ended.
 
+    Errors of sessions are passed to `controller.fail`.
+
+    Args:
+        controller: The controller.
+        open_session: Opens the session of a channel, given the value of its lifespan.
+        lifespan: Gives the value for sessions without a lifespan in the journal.
+        watch: Watches for untracked calls during the run.
+
     Raises:
-        Exception: The server or its lifespan failed before the first session.
+        Exception: `open_session` or `lifespan` raised it.
+        KeyboardInterrupt: It was raised in the run, and the recording does not have it.
     """
     scope = trio.CancelScope()
     errors: list[BaseException] = []

@@ -98,7 +98,7 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
         signature(factory).bind()
     except TypeError as error:
         raise TargetError(f"{target} needs arguments: {error}; a factory has none") from error
-    imported = IMPORTED_TARGET.set(target)
+    token = IMPORTED_TARGET.set(target)
     try:
         return factory()
     except Exception as error:
@@ -106,7 +106,7 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
         lines = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         raise TargetError(f"{target} makes no server:\n{lines}") from error
     finally:
-        IMPORTED_TARGET.reset(imported)
+        IMPORTED_TARGET.reset(token)
 
 
 def _import_source(source: str) -> ModuleType:
@@ -121,7 +121,7 @@ def _import_source(source: str) -> ModuleType:
     if path is None and not all(map(str.isidentifier, source.split("."))):
         raise TargetError(f"{source!r} is not a module name; a file name must end with .py")
     sys.path.insert(0, str(Path.cwd() if path is None else path.resolve().parent))
-    imported = IMPORTED_TARGET.set(source)
+    token = IMPORTED_TARGET.set(source)
     try:
         if path is None:
             return importlib.import_module(source)
@@ -151,7 +151,7 @@ def _import_source(source: str) -> ModuleType:
             f"{path or source} cannot be imported:\n{''.join(lines).rstrip()}"
         ) from error
     finally:
-        IMPORTED_TARGET.reset(imported)
+        IMPORTED_TARGET.reset(token)
     return module
 
 
@@ -190,7 +190,7 @@ def fresh_server(target: str) -> Generator[Server]:
 
 
 def own_files(target: str) -> list[str]:
-    """Return the files of the modules of a target that are imported, as far as they could be."""
+    """Return the files of a target's modules that are imported, also after a failed import."""
     return sorted(str(module.__file__) for module in _own_modules(target).values())
 
 
