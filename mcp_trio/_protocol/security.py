@@ -13,7 +13,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 import msgspec
@@ -28,7 +28,6 @@ ANY: Final = "*"
 """In `hosts` or `origins`: every value is allowed."""
 
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing is bound here
-_LOOPBACK: Final = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){3}")
 
 _IP_ADDRESS: Final = re.compile(r"\[.*\]|[0-9.]+")
 _PAGE: Final = re.compile(rf"(?P<scheme>https?)://{HOST.pattern}")
@@ -54,9 +53,12 @@ def sha256_base64url(data: bytes) -> str:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a host name or address."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return host.lower() in LOOPBACK
+    # Before Python 3.13, `is_loopback` is False for ::ffff:127.0.0.1.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +184,7 @@ def host_check_for(
     names = ((name, port) for address, port in bound for name in _names(address))
     own = [each for each in names if HOST.fullmatch(each[0])]
     own_hosts = [f"{name}:{port}" for name, port in own] or [_bracketed(it) for it in LOOPBACK]
-    is_local = all(_LOOPBACK.fullmatch(address) for address, _ in bound)
+    is_local = all(is_loopback(address) for address, _ in bound)
     if hosts is None and not is_local:
         hosts = [ANY]
     own_origins = [
@@ -206,7 +208,7 @@ def _allowed(
 
 def _names(address: str) -> Iterator[str]:
     """Yield the values of `Host`, without a port, for a server bound to an address."""
-    if address in _EVERY_ADDRESS or _LOOPBACK.fullmatch(address):
+    if address in _EVERY_ADDRESS or is_loopback(address):
         yield from map(_bracketed, LOOPBACK)
     if address not in _EVERY_ADDRESS:
         yield _bracketed(address.lower())

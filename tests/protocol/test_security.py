@@ -27,6 +27,7 @@ LOCAL = host_check_for([("127.0.0.1", 8000)])
 LOCAL_6 = host_check_for([("::1", 8000)])
 BOTH_PORTS = host_check_for([("127.0.0.1", 80), ("::1", 443)])
 OTHER_LOOPBACK = host_check_for([("127.0.0.53", 8000)])
+MAPPED_LOOPBACK = host_check_for([("::ffff:127.0.0.1", 8000)])
 UNKNOWN = host_check_for([])
 OPEN = host_check_for([("0.0.0.0", 8000)])
 OPEN_6 = host_check_for([("127.0.0.1", 8000), ("::", 8000)])
@@ -102,6 +103,8 @@ def passes(host_check, *fields, **more):
         (OTHER_LOOPBACK, "127.0.0.53:8000", True),
         (OTHER_LOOPBACK, "localhost:8000", True),
         (OTHER_LOOPBACK, "evil.example:8000", False),
+        (MAPPED_LOOPBACK, "localhost:8000", True),
+        (MAPPED_LOOPBACK, "evil.example:8000", False),
         (UNKNOWN, "localhost", True),
         (UNKNOWN, "127.0.0.1:5000", True),
         (UNKNOWN, "[::1]:5000", True),
