@@ -94,13 +94,14 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
     def cors_headers(self, request: HttpRequest) -> Headers:
         """Return the headers to add to a response, so that an allowed page may read it.
 
-        There are none if the request is rejected.
+        If the request is rejected, or has no `Origin`, the only one is `Vary`, so that no cache
+        uses the response for the same request of an allowed page.
         """
         if not self.allows_cors:
             return []
         origin = request.headers.get("origin")
         if origin is None or self.rejection(request) is not None:
-            return []
+            return [("Vary", "Origin")]
         return [
             ("Access-Control-Allow-Origin", origin),
             ("Access-Control-Expose-Headers", _EXPOSED_HEADERS),
@@ -119,13 +120,10 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
         Returns:
             None if the request is not a preflight request, or is rejected.
         """
-        if not request.is_preflight:
-            return None
-        allowed = self.cors_headers(request)
-        if not allowed:
+        if not (request.is_preflight and self.allows_cors) or self.rejection(request) is not None:
             return None
         headers = [
-            *allowed,
+            *self.cors_headers(request),
             ("Access-Control-Allow-Methods", methods),
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
