@@ -44,9 +44,10 @@ INPUT_REQUIRED: Final = "input_required"
 INPUT_RESPONSES: Final = "inputResponses"
 REQUEST_STATE: Final = "requestState"
 
-# The members of params that a retry does not repeat.
-_RETRY_MEMBERS: Final = ("_meta", INPUT_RESPONSES, REQUEST_STATE)
-_RETRY_NAMES: Final = (INPUT_RESPONSES.encode(), REQUEST_STATE.encode())
+# The members of params that differ between a request and its retries.
+_CHANGED_MEMBERS: Final = ("_meta", INPUT_RESPONSES, REQUEST_STATE)
+# Params with neither of these texts are not decoded: they are not those of a retry.
+_RETRY_MEMBERS: Final = (INPUT_RESPONSES.encode(), REQUEST_STATE.encode())
 
 # The member of a notification's params that names a request, by its id or by its progress token.
 CANCELLED: Final = "notifications/cancelled"
@@ -110,23 +111,24 @@ class RoundTrip:
 
     @property
     def call(self) -> bytes:
-        """The method and the params that all round trips repeat, in one spelling.
+        """The method and the params that all round trips repeat, as JSON with sorted members.
 
         Params that cannot be decoded are returned as they are, and so equal no others.
         """
         try:
-            inner = msgspec.json.decode(self._params or b"{}", type=dict[str, Any])
+            params = msgspec.json.decode(self._params or b"{}", type=dict[str, Any])
         except msgspec.ValidationError:
             return bytes(self._params or b"")
-        repeated = {name: value for name, value in inner.items() if name not in _RETRY_MEMBERS}
+        repeated = {name: value for name, value in params.items() if name not in _CHANGED_MEMBERS}
         return msgspec.json.encode([self._method, repeated], order="sorted")
 
 
 class RoundTripTracker:
     """A tracker that finds, for each request of a session, the request that it retries.
 
-    A retry has a new id and returns the request state unchanged. Only that state ties it to the
-    request before it. Without a state, the latest request with the same method and params counts.
+    A retry has a new id. It retries the request whose result had the request state that the retry
+    returns. A retry without a state retries the latest request with the same method and params
+    whose result required input without a state.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,7 @@ class RoundTripTracker:
         )
 
     def add_result(self, round_trip: RoundTrip, result: Raw) -> InputRequired | None:
-        """Take the result of a round trip; return the input that it asks for, None if complete."""
+        """Note the result of a round trip; return the input that it asks for, None if complete."""
         input_required = input_required_of(result)
         if input_required is not None and input_required.request_state is not None:
             self._by_state[input_required.request_state] = round_trip
@@ -179,7 +181,7 @@ def input_responses_in(params: Raw | None) -> Mapping[str, Raw]:
 def _retry_params(params: Raw | None) -> _RetryParams | None:
     """Return the retry members of params; None if the request is no retry."""
     text = b"" if params is None else bytes(params)
-    if not any(name in text for name in _RETRY_NAMES):
+    if not any(name in text for name in _RETRY_MEMBERS):
         return None
     try:
         retry = msgspec.json.decode(text, type=_RetryParams)
@@ -221,7 +223,7 @@ def without_meta(body: Raw | None) -> dict[str, Any]:
     return inner
 
 
-def token_of(params: Raw | None) -> Id | None:
+def progress_token_of(params: Raw | None) -> Id | None:
     """Return the progress token of a request; None if it has none."""
     return _meta_of(params).progress_token
 
@@ -334,7 +336,10 @@ class Conversation:
 
     @cached_property
     def caused(self) -> Mapping[int | None, list[RecordedMessage]]:
-        """The server's messages by the client messages that they result from; None: from none."""
+        """The server's messages by the indexes of the client messages that they result from.
+
+        Under None are the server's messages before the first client message.
+        """
         caused: dict[int | None, list[RecordedMessage]] = {}
         for each in self.messages:
             if each.sender == "server":
@@ -383,7 +388,9 @@ class _ConversationBuilder:
         self._decoder = decoder_for(DEFAULT_LIMITS.messages)
         # The indexes of requests, by the member that refers to them, their sender, and id or token.
         self._requests: dict[tuple[str, Sender, Id | None], int] = {}
+        # The indexes of the client's open requests, the newest last.
         self._in_flight: dict[int, None] = {}
+        # The indexes of client messages, by the number of the record and the position in its batch.
         self._by_position: dict[tuple[int, int], int] = {}
         self._last_of_client: int | None = None
         self._tracker = RoundTripTracker()
@@ -392,7 +399,8 @@ class _ConversationBuilder:
 
     def add(self, record: Record) -> None:
         """Add the messages of a record."""
-        sender: Sender = "client" if (record.kind == "in") is (self._role != "client") else "server"
+        is_of_client = (record.kind == "out") is (self._role == "client")
+        sender: Sender = "client" if is_of_client else "server"
         messages = self._decoder.messages(body_bytes(record) or b"")
         try:
             auth = sender_of(record.envelope or {})
@@ -413,7 +421,7 @@ class _ConversationBuilder:
             )
             if added.kind == "request":
                 self._requests["requestId", sender, added.id] = added.index
-                token = token_of(added.body)
+                token = progress_token_of(added.body)
                 if token is not None:
                     self._requests["progressToken", sender, token] = added.index
             if sender == "client":
@@ -430,7 +438,10 @@ class _ConversationBuilder:
             self.messages.append(added)
 
     def _fields_of(self, message: Message, sender: Sender) -> dict[str, Any]:
-        """Return the fields of a `RecordedMessage` that depend on the type of the message."""
+        """Return the fields of a `RecordedMessage` that depend on the type of the message.
+
+        The round trips of requests and results are noted.
+        """
         if isinstance(message, Request):
             index = len(self.messages)
             round_trip = self._tracker.add_request(index, message.method, message.params)

@@ -30,9 +30,9 @@ from mcp_trio._journal.conversation import (
     LISTEN,
     PROGRESS,
     members_of,
+    progress_token_of,
     reference_of,
     subscription_of,
-    token_of,
 )
 from mcp_trio._journal.records import messages_in
 from mcp_trio._jsonrpc.channel_messages import Lost, RelatedMessage
@@ -401,7 +401,7 @@ class UpstreamConnection:
         messages = self.journal.read(line)
         for message in messages:
             if isinstance(message, Request):
-                token = token_of(message.params) if self.is_stateless else None
+                token = progress_token_of(message.params) if self.is_stateless else None
                 if token is not None and self._request_with_token(token) is not None:
                     # Another open request uses this progress token, so it is removed.
                     params = members_of(message.params)
@@ -417,7 +417,7 @@ class UpstreamConnection:
 
     def _request_with_token(self, token: RequestId) -> RequestId | None:
         """Return the id of the open request with this progress token."""
-        named = (each.id for each in self._open.values() if token_of(each.params) == token)
+        named = (each.id for each in self._open.values() if progress_token_of(each.params) == token)
         return next(named, None)
 
     async def _send(self, line: bytes) -> None:

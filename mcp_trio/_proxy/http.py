@@ -35,7 +35,7 @@ import attrs
 import httpx2
 import trio
 
-from mcp_trio._journal.conversation import CANCELLED, protocol_version_of, token_of
+from mcp_trio._journal.conversation import CANCELLED, progress_token_of, protocol_version_of
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,
@@ -214,7 +214,7 @@ class OpenRecordings:
             RecordingError: A new recording cannot be created.
         """
         requests = [each for each in messages if isinstance(each, Request)]
-        tokens = (token_of(each.params) for each in requests)
+        tokens = (progress_token_of(each.params) for each in requests)
         ids: list[_IdOrToken] = [("id", each.id) for each in requests]
         ids += (("token", token) for token in tokens if token is not None)
         recording = self._recording_for(key, messages, ids)

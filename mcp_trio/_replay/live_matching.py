@@ -31,10 +31,10 @@ from mcp_trio._journal.conversation import (
     RecordedMessage,
     input_required_of,
     members_of,
+    progress_token_of,
     protocol_version_of,
     reference_of,
     subscription_of,
-    token_of,
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
@@ -318,7 +318,7 @@ class ResponseMatcher:
         if message.method == CANCELLED:
             return live_id(message.request_index) if message.request_index in self.sent else None
         request = self.requests.get(message.request_index)
-        return None if request is None else token_of(request.params)
+        return None if request is None else progress_token_of(request.params)
 
     # Messages of the server.
 

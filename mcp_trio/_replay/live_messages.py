@@ -17,8 +17,8 @@ from mcp_trio._journal.conversation import (
     Id,
     RecordedMessage,
     members_of,
+    progress_token_of,
     subscription_of,
-    token_of,
 )
 from mcp_trio._jsonrpc.channel_messages import (
     AuthInfo,
@@ -65,7 +65,7 @@ def recorded_index(id: Id | None) -> int | None:  # noqa: A002  the specificatio
 
 def encode_recorded_request(message: RecordedMessage, params: dict[str, Any]) -> bytes:
     """Encode a recorded request with the live `params`."""
-    if token_of(message.body) is not None:
+    if progress_token_of(message.body) is not None:
         params["_meta"]["progressToken"] = live_id(message.index)
     request_id = live_id(message.index)
     return encode_request(request_id, message.method, None if message.body is None else params)

@@ -43,9 +43,9 @@ from mcp_trio._journal.conversation import (
     Id,
     RecordedMessage,
     members_of,
+    progress_token_of,
     protocol_version_of,
     reference_of,
-    token_of,
     without_meta,
 )
 from mcp_trio._journal.diff import JsonDifference, json_differences
@@ -601,7 +601,7 @@ class MockSession:
         index = message.request_index
         if index in self._live_requests:
             request = self._live_requests[index]
-            return token_of(request.params) if message.method == PROGRESS else request.id
+            return progress_token_of(request.params) if message.method == PROGRESS else request.id
         return None if index is None or index not in self._sent_requests else live_id(index)
 
 

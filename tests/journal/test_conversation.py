@@ -5,7 +5,7 @@ import pytest
 from mcp_trio._journal.conversation import (
     conversation,
     members_of,
-    token_of,
+    progress_token_of,
     without_meta,
 )
 from mcp_trio._journal.records import RecordEncoder, encode_body
@@ -188,9 +188,9 @@ def test_params_have_members_and_perhaps_a_token():
         recorded(("C", call(1, token=3)), ("C", {"id": 2, "method": "ping"}))
     ).messages
     assert without_meta(messages[0].body) == {"name": "x"}
-    assert (token_of(messages[0].body), token_of(messages[1].body)) == (3, None)
+    assert (progress_token_of(messages[0].body), progress_token_of(messages[1].body)) == (3, None)
     assert members_of(messages[1].body) == {}
-    assert token_of(b'{"_meta":7}') is None
+    assert progress_token_of(b'{"_meta":7}') is None
 
 
 TAG = "io.modelcontextprotocol/subscriptionId"

@@ -44,7 +44,7 @@ from mcp_trio._journal.conversation import (
     Conversation,
     RecordedMessage,
     members_of,
-    token_of,
+    progress_token_of,
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
@@ -67,7 +67,11 @@ def script_of(recorded: Conversation) -> Json:
 
 def _request(message: RecordedMessage) -> Json:
     params = {} if message.body is None else {"params": without_meta(message.body)}
-    return {"method": message.method, **params, "wantsProgress": token_of(message.body) is not None}
+    return {
+        "method": message.method,
+        **params,
+        "wantsProgress": progress_token_of(message.body) is not None,
+    }
 
 
 def transcript_of(recorded: Conversation) -> Json:
