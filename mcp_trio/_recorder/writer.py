@@ -52,7 +52,7 @@ _NEARLY_FULL: Final = 0.75
 # An estimate of the bytes that a record takes besides its body.
 _RECORD_BYTES: Final = 64
 
-# The different reasons of handlers that a recording counts, and the name for all others.
+# How many different reasons of handlers a recording counts, and the name for all others.
 _REASONS_MAX: Final = 100
 _OTHER_REASONS: Final = "other reasons"
 
@@ -125,9 +125,9 @@ class Recorder:
         self._mode = _Mode.DIRECT
         self._buffer: list[Record] = []
         self._buffered_bytes = 0  # an estimate, kept only while THREADED
-        self._lost: int = 0
-        self._lost_before: int = 0
-        self._reason = ""
+        self._lost = 0  # records that the next `gap` counts
+        self._lost_before = 0  # records that earlier `gap` records count
+        self._reason = ""  # the error of the failed write, while PAUSED
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
         self.sessions = self._lifespans = self._channels = 0
@@ -168,12 +168,9 @@ class Recorder:
     @property
     def waiting_bytes(self) -> int:
         """The bytes of records, by an estimate, that wait to be written."""
-        thread = self._thread
-        return (
-            self._unwritten_bytes
-            if thread is None
-            else (thread.waiting_bytes + self._buffered_bytes)
-        )
+        if self._thread is None:
+            return self._unwritten_bytes
+        return self._thread.waiting_bytes + self._buffered_bytes
 
     @property
     def is_nearly_full(self) -> bool:
@@ -238,7 +235,10 @@ class Recorder:
             self.flush()
 
     def add_schemas(self, schemas: Callable[[], Mapping[str, Any]]) -> None:
-        """Redact the passwords that these input schemas declare, if this recording is redacted."""
+        """Redact the passwords that input schemas declare, if this recording is redacted.
+
+        `schemas` returns the schemas by the names of their tools; otherwise it is not called.
+        """
         if self._redactor is not None:
             self._redactor.add_schemas(schemas())
 
@@ -259,7 +259,7 @@ class Recorder:
     def step(self, lane: str, channel: int) -> None:
         """Note that a lane begins a step; it is recorded unless the next record implies it.
 
-        As with `record`, many accumulated records are written.
+        If many records have accumulated, this may write them, as `record` does.
         """
         if (step := self._step) is not None:
             self._step = None
@@ -316,11 +316,8 @@ class Recorder:
             self._record_steps()
         self._unwritten_bytes += _RECORD_BYTES + (0 if body is None else len(body))
         if self._mode is not _DIRECT:
-            thread, has_room = self._thread, False
-            if thread is not None:
-                waiting_bytes = thread.waiting_bytes + self._buffered_bytes
-                has_room = waiting_bytes < self.limits.recording.buffer_bytes_max
-            if not has_room:
+            bytes_max = self.limits.recording.buffer_bytes_max
+            if self._thread is None or self.waiting_bytes >= bytes_max:
                 self._lost += 1
                 return self._encoder.skip()
             self._buffered_bytes += _RECORD_BYTES + len(body or b"")
