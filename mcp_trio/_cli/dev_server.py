@@ -1,8 +1,9 @@
 """The process of `mcp-trio dev` that serves one version of the code.
 
-It starts anew for each version, so that nothing is left of the code before. It imports the server,
-reports that, and waits until the process before it has stopped: a byte on stdin lets it serve. It
-ends at the end of stdin, so it never outlives `mcp-trio dev`.
+Each version has a new process, so that no module of the previous version stays loaded. The process
+imports the server, reports that, and waits for a byte on stdin, which `mcp-trio dev` sends when the
+previous process has stopped; then it serves. It ends at the end of stdin, so it never outlives
+`mcp-trio dev`.
 
 Its stdout takes reports, a JSON object in each line. What the user's code prints goes to stderr.
 """
@@ -36,8 +37,8 @@ from mcp_trio._session.call_sites import owner_of
 if TYPE_CHECKING:
     import io
 
-# The original function. Records are made in the task of a handler, and in a recorded session
-# `os.write` reports the calls of handlers.
+# The original function: in a recorded session, `os.write` is replaced by one that reports calls in
+# the task of a handler as untracked, and the reports are written in that task.
 _write: Final = os.write
 
 
@@ -60,24 +61,29 @@ class ServeJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True):
-    """The server was imported from these files."""
+    """A report that the server was imported, from these files."""
 
     files: Sequence[str]
 
 
 class Serving(msgspec.Struct, frozen=True, tag=True):
-    """The server serves."""
+    """A report that the server accepts clients."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The server cannot be served: an error in the user's frames, and the files to look at."""
+    """A report that the server cannot be served.
+
+    Attributes:
+        text: The error, with the frames of the user's code.
+        files: The files whose change may mend it.
+    """
 
     text: str
     files: Sequence[str]
 
 
 class Logged(msgspec.Struct, frozen=True, tag=True):
-    """A message was received or sent.
+    """A report of a message that was received or sent.
 
     Attributes:
         session: The number of the session's recording, from 1.

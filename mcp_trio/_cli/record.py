@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_trio._recorder.options import RecordOptions
 
 
-# As a shell reports a command that it cannot run.
+# The exit statuses by which a shell reports a command that it cannot run.
 NOT_FOUND_STATUS: Final = 127
 NOT_EXECUTABLE_STATUS: Final = 126
 
@@ -104,7 +104,7 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[s
         return None
     host, _colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the highest port
-        raise click.BadParameter(f"{text!r} is not HOST:PORT")
+        raise click.BadParameter(f"{text!r} is not HOST:PORT with a port from 0 to 65535")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -1,9 +1,10 @@
-"""Messages on a channel with facts beside their bytes: the sender, or the request they belong to.
+"""Encoded messages on a channel with attributes: their sender, or the request they belong to.
 
-A transport knows the authenticated sender of a message that it receives: `PrincipalMessage` and
-`DecodedMessage` are `bytes` with the sender as an attribute. It needs to know the request to which
-a message belongs that it sends: `RelatedMessage` has its id. A channel returns `Lost` in place of a
-response that will not come.
+A transport that has authenticated the sender of a received message returns a `PrincipalMessage` or
+a `DecodedMessage`, which are `bytes` with the sender as an attribute. A message to send that
+belongs to a request is a `RelatedMessage`, which has the id of the request, because a transport may
+have to send it on the stream of that request. A channel returns `Lost` in place of a response that
+will not come.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
     def __post_init__(self) -> None:
-        """Convert the values to JSON's and back, because a replay reads them from a recording."""
+        """Convert the claims to JSON and back, so that they are equal to those in a recording."""
         if isinstance(self.scopes, str):
             raise TypeError(f"scopes are a set of strings: write {{{self.scopes!r}}}")
         msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))

@@ -22,7 +22,7 @@ from mcp_trio._protocol.http_headers import HOST, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-"""The names by which only the machine itself reaches a server on it."""
+"""The host name and addresses by which a machine reaches itself."""
 
 ANY: Final = "*"
 """In `hosts` or `origins`: every value is allowed."""
@@ -198,10 +198,10 @@ def host_check_for(
 
 
 def _allowed(
-    given: Collection[str], read: Callable[[str], str], own: Iterable[str]
+    given: Collection[str], check: Callable[[str], str], own: Iterable[str]
 ) -> frozenset[str] | None:
-    read_all = {read(each) for each in given if each != ANY}
-    return None if ANY in given else frozenset(read_all.union(own))
+    checked = {check(each) for each in given if each != ANY}
+    return None if ANY in given else frozenset(checked.union(own))
 
 
 def _names(address: str) -> Iterator[str]:

@@ -30,7 +30,8 @@ class StoppedReplay(msgspec.Struct, frozen=True):
 
     Attributes:
         divergence: The record, what the replay does there, and where the other lanes wait.
-        end: Ends the replay; called while it is stopped, or later.
+        end: A function that ends the replay; it can be called while the replay is stopped, or
+            later.
         frames: The frames of the user's code in the lane of the record.
         entry: The file and line at which that code begins, if the task has not started.
     """
@@ -58,7 +59,7 @@ class Stop:
             frames of a task. If no task makes the record, the replay then also stops before it
             reports this divergence.
         has_stopped: Whether the replay has stopped.
-        has_ended: Whether the replay was ended when it had stopped.
+        has_ended: Whether the replay was ended by `StoppedReplay.end`.
     """
 
     number: int
