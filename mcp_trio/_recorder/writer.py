@@ -125,8 +125,8 @@ class Recorder:
         self._mode = _Mode.DIRECT
         self._buffer: list[Record] = []
         self._buffered_bytes = 0  # an estimate, kept only while THREADED
-        self._lost = 0  # records that the next `gap` counts
-        self._lost_before = 0  # records that earlier `gap` records count
+        self._lost: int = 0  # records that the next `gap` counts
+        self._lost_before: int = 0  # records that earlier `gap` records count
         self._reason = ""  # the error of the failed write, while PAUSED
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
