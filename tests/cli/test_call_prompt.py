@@ -268,8 +268,9 @@ def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_p
     terminal.interrupt("cancelled")
     terminal.wait_for("> ")
 
-    terminal.type("half a line\x03")
-    terminal.wait_for("> ")
+    terminal.type("half a line")
+    terminal.wait_for("half a line")
+    terminal.interrupt("> ")
     terminal.type("\x04")
     assert terminal.process.wait(20) == 0
     history = tmp_path / "mcp-trio" / "history"
