@@ -10,8 +10,8 @@ our clients count themselves in `ctx.state`. After a quarter of the time Redis i
 seconds, after a half each instance is stopped (SIGTERM) and started again, one after the other, and
 after three quarters Redis is restarted. With `--rolling` instances are only stopped, one every 20
 seconds, and any error is a failure. The summary counts the calls by their outcome, the calls that
-were executed more than once, the messages that are missing of answered calls (fewer than none if
-some arrived twice), the wrong numbers of calls that count, and the latencies. The exit status is 1
+were executed more than once, the messages of answered calls that are missing, those that arrived
+again, the wrong numbers of calls that count, and the latencies. The exit status is 1
 if a call was executed more than once, if an answered call was not executed, if a message of an
 answered call is missing, or if a number is wrong.
 
@@ -62,13 +62,23 @@ CALL_SECONDS: Final = 30.0
 
 @attrs.define
 class Call:
-    """A call of a client, as it has ended."""
+    """A call of a client, as it has ended.
+
+    Attributes:
+        key: The client's name and the number of the call.
+        outcome: "answered", "unknown" or "error".
+        milliseconds: The time that the call took.
+        messages: The number of different messages that the client received of the call.
+        repeated: The number of messages that it received again.
+        is_wrong: Whether the call counts, and its number does not follow the session's last one.
+    """
 
     key: str
     outcome: str
     milliseconds: float
     messages: int
-    is_wrong: bool = False  # a number that does not follow the last one of the session
+    repeated: int
+    is_wrong: bool = False
 
     @property
     def sends_messages(self) -> bool:
@@ -149,11 +159,13 @@ async def call_until(url: str, name: str, end: float, calls: list[Call]) -> None
                         print("#", name, error, file=sys.stderr)
                     milliseconds = (time.perf_counter() - began) * 1000
                     await notifications_handled(client)
-                    notes = sum(each.startswith(f"{key} ") for each in received)
+                    notes = [each for each in received if each.startswith(f"{key} ")]
                     received.clear()
+                    messages, repeated = len(set(notes)), len(notes) - len(set(notes))
                     if outcome != "answered" and tool.startswith("count"):
                         counted = None  # The call may have counted.
-                    calls.append(Call(key, outcome, milliseconds, notes, is_wrong))
+                    call = Call(key, outcome, milliseconds, messages, repeated, is_wrong)
+                    calls.append(call)
                     await trio.sleep(0.2)
         except MCPError as error:
             print("#", name, repr(error), file=sys.stderr)
@@ -164,8 +176,8 @@ async def call_by_sdk(command: Sequence[str], calls: list[Call]) -> None:
     """Run a program that calls the tools by an official SDK, and read its lines."""
     done = await trio.run_process(command, capture_stdout=True, stderr=None, check=False)
     for line in done.stdout.decode().splitlines():
-        key, outcome, milliseconds, messages = line.split()
-        calls.append(Call(key, outcome, float(milliseconds), int(messages)))
+        key, outcome, milliseconds, messages, repeated = line.split()
+        calls.append(Call(key, outcome, float(milliseconds), int(messages), int(repeated)))
 
 
 async def disturb(
@@ -239,8 +251,8 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
     failures = 0
     print(
         f"{'clients':12} {'calls':>6} {'answered':>8} {'unknown':>7} {'errors':>6}"
-        f" {'twice':>5} {'lost':>5} {'wrong':>5} {'p50 ms':>7} {'p90 ms':>7} {'p99 ms':>7}"
-        f" {'max ms':>7}"
+        f" {'twice':>5} {'lost':>5} {'again':>5} {'wrong':>5} {'p50 ms':>7} {'p90 ms':>7}"
+        f" {'p99 ms':>7} {'max ms':>7}"
     )
     by_kind: dict[str, list[Call]] = collections.defaultdict(list)
     for call in calls:
@@ -252,15 +264,16 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
         never = sum(not executed[call.key] for call in answered)
         reports = [call for call in answered if call.sends_messages]
         lost = sum(MESSAGES - call.messages for call in reports)
+        again = sum(call.repeated for call in reports)
         wrong = sum(call.is_wrong for call in its)
         plain = sorted(call.milliseconds for call in answered if not call.sends_messages) or [0.0]
         percent = statistics.quantiles(plain, n=100) if len(plain) > 1 else plain * 99
         print(
             f"{kind:12} {len(its):6} {len(answered):8} {outcomes['unknown']:7}"
-            f" {outcomes['error']:6} {twice:5} {lost:5} {wrong:5} {percent[49]:7.1f}"
+            f" {outcomes['error']:6} {twice:5} {lost:5} {again:5} {wrong:5} {percent[49]:7.1f}"
             f" {percent[89]:7.1f} {percent[98]:7.1f} {plain[-1]:7.1f}"
         )
-        failures += twice + never + max(0, lost) + wrong
+        failures += twice + never + lost + wrong
         if is_gentle:
             failures += len(its) - len(answered)
     return 1 if failures else 0

@@ -1,7 +1,7 @@
 """Call the server of instances_failures.py by the official Python SDK.
 
 `python_1_instances_client.py URL NAMES SECONDS` prints one line for each call: the key, the
-outcome, the milliseconds and the messages received.
+outcome, the milliseconds, and the numbers of different messages and of those received again.
 """
 
 import sys
@@ -38,8 +38,9 @@ async def call_until(url: str, name: str, end: float) -> None:
                         outcome = "error" if result.isError else "answered"
                     finally:
                         milliseconds = (time.perf_counter() - began) * 1000
-                        notes = sum(each.startswith(f"{key} ") for each in received)
-                        print(key, outcome, f"{milliseconds:.1f}", notes, flush=True)
+                        notes = [each for each in received if each.startswith(f"{key} ")]
+                        counts = len(set(notes)), len(notes) - len(set(notes))
+                        print(key, outcome, f"{milliseconds:.1f}", *counts, flush=True)
                     await anyio.sleep(0.2)
         except Exception as error:  # the call is counted; a new session begins
             print("#", name, repr(error), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 // Call the server of tools/interop/instances_failures.py by the official TypeScript SDK:
 // `node instances_client.mjs URL NAMES SECONDS`. Prints one line for each call: the key, the
-// outcome, the milliseconds and the messages received.
+// outcome, the milliseconds, and the numbers of different messages and of those received again.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -33,8 +33,10 @@ async function callUntilEnd(name) {
           const result = await client.callTool(call, undefined, { timeout: 30000 });
           outcome = result.isError ? "error" : "answered";
         } finally {
-          const notes = received.filter((each) => each.startsWith(`${key} `)).length;
-          console.log(key, outcome, (performance.now() - began).toFixed(1), notes);
+          const notes = received.filter((each) => each.startsWith(`${key} `));
+          const messages = new Set(notes).size;
+          const milliseconds = (performance.now() - began).toFixed(1);
+          console.log(key, outcome, milliseconds, messages, notes.length - messages);
         }
         await sleep(200);
       }
