@@ -266,8 +266,24 @@ class NativeConnection:
     may_lead: bool = False
     idle_since: float = attrs.field(default=_RECEIVING, init=False)
     is_expired: bool = attrs.field(default=False, init=False)
+    _exchange: NativeExchange | None = attrs.field(default=None, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
     _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
+
+    @property
+    def may_get_request(self) -> bool:
+        """Whether a client may still send a request, while `host` drains.
+
+        It may not once a response says that the connection closes; one that begins now will.
+        """
+        if self.idle_since < _BUSY:
+            return True
+        exchange = self._exchange
+        return (
+            exchange is not None
+            and exchange.response_state is not ResponseState.NOT_STARTED
+            and not exchange.is_last
+        )
 
     def end(self) -> None:
         """Close the connection, which is idle, unless a request has arrived just now."""
@@ -340,6 +356,7 @@ class NativeConnection:
             may_lead=self.may_lead,
             is_last=parsed.is_last,
         )
+        self._exchange = exchange
         try:
             await self.host.respond(exchange)
         except Exception as error:
@@ -357,6 +374,7 @@ class NativeConnection:
         if exchange.response_state is ResponseState.STARTED or exchange.is_last:
             return False  # closing the connection shows the client that the response is incomplete
         exchange.skip_body()
+        self._exchange = None
         return True
 
     async def _serve_websocket(
@@ -424,8 +442,8 @@ async def serve_native(
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
         draining: When this is set, the listeners are closed, and each open connection closes after
             its next response.
-        drained: This is set, after `draining`, when no connection waits for a request, or for the
-            rest of its headers, any more.
+        drained: This is set, after `draining`, when no client may send another request on an open
+            connection.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
@@ -588,10 +606,10 @@ class NativeHost:
         for connection in self._connections:
             connection.socket.is_last = True
         with trio.move_on_after(self.limits.shutdown.last_request_seconds):
-            is_idle = True
-            while is_idle:
+            may_get_request = True
+            while may_get_request:
                 await trio.sleep(_DRAIN_POLL_SECONDS)
-                is_idle = any(each.idle_since < _BUSY for each in self._connections)
+                may_get_request = any(each.may_get_request for each in self._connections)
         for connection in self._connections:
             if connection.idle_since < _BUSY:
                 connection.end()

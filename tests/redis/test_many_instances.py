@@ -83,6 +83,12 @@ INITIALIZE = {
     },
 }
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+WAIT = {
+    "jsonrpc": "2.0",
+    "id": 3,
+    "method": "tools/call",
+    "params": {"name": "wait", "arguments": {"seconds": 1}},
+}
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "pid"}}
 
 
@@ -180,6 +186,25 @@ async def test_a_request_whose_body_arrives_late_is_answered_by_a_stopped_instan
             response = b"".join([data async for data in stream])
     assert response.startswith(b"HTTP/1.1 200"), response
     assert f'"text":"{process.pid}"'.encode() not in response
+    assert await ended(process) == 128 + signal.SIGTERM
+
+
+async def test_a_connection_whose_stream_ends_in_a_stopped_instance_takes_another_request(
+    start,
+):
+    headers = {"Accept": "application/json, text/event-stream"}
+    (process, port), _ = [await start() for _ in range(2)]
+    url, limits = f"http://127.0.0.1:{port}/mcp", httpx.Limits(max_connections=1)
+    async with httpx.AsyncClient(headers=headers, limits=limits, timeout=SECONDS) as http:
+        opened = await http.post(url, json=INITIALIZE)
+        http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        await http.post(url, json=INITIALIZED)
+        async with http.stream("POST", url, json=WAIT) as response:  # its headers have no `close`
+            process.terminate()
+            await response.aread()
+        await trio.sleep(1)
+        late = await http.post(url, json=CALL)
+    assert (late.status_code, late.headers["connection"]) == (200, "close"), late.text
     assert await ended(process) == 128 + signal.SIGTERM
 
 
