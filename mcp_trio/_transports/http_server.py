@@ -272,9 +272,10 @@ class NativeConnection:
 
     @property
     def may_get_request(self) -> bool:
-        """Whether a client may still send a request, while `host` drains.
+        """True if a client may still send a request, while `host` drains.
 
-        It may not once a response says that the connection closes; one that begins now will.
+        It may not after a response whose headers say that the connection closes. The headers of a
+        response that has not begun will say so.
         """
         if self.idle_since < _BUSY:
             return True

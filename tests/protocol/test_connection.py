@@ -1,6 +1,5 @@
 """Connection: the session, received and sent messages, malformed messages, and batches."""
 
-import contextlib
 import json
 import math
 import sys
@@ -652,9 +651,14 @@ def test_a_result_too_deep_for_the_stack_is_an_error_of_the_peer(connect, kind):
     opened = client.open_request("tools/call", s.CallToolParams(name="tide"), now=0.0)
     deep = b"[" * 100_000 + b"]" * 100_000
     result = b'{"resultType":"%b","content":[],"structuredContent":%b}' % (kind.encode(), deep)
-    # The depth at which `RecursionError` is raised depends on the version of Python.
-    with contextlib.suppress(RemoteProtocolError):
+    error = ""
+    try:
         client.decode_result(opened, msgspec.Raw(result))
+    except RemoteProtocolError as raised:
+        error = str(raised)
+    # Python 3.14 has room for so deep a member that is only skipped.
+    is_accepted = sys.version_info >= (3, 14) and kind == "input_required"
+    assert error.startswith("the response to tools/call") is not is_accepted
 
 
 def test_no_depth_of_nesting_makes_receive_raise(ready):

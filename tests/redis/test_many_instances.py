@@ -189,9 +189,7 @@ async def test_a_request_whose_body_arrives_late_is_answered_by_a_stopped_instan
     assert await ended(process) == 128 + signal.SIGTERM
 
 
-async def test_a_connection_whose_stream_ends_in_a_stopped_instance_takes_another_request(
-    start,
-):
+async def test_a_stopped_instance_takes_another_request_after_a_stream_that_it_ends(start):
     headers = {"Accept": "application/json, text/event-stream"}
     (process, port), _ = [await start() for _ in range(2)]
     url, limits = f"http://127.0.0.1:{port}/mcp", httpx.Limits(max_connections=1)

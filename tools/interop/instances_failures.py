@@ -11,9 +11,9 @@ seconds, after a half each instance is stopped (SIGTERM) and started again, one 
 after three quarters Redis is restarted. With `--rolling` instances are only stopped, one every 20
 seconds, and any error is a failure. The summary counts the calls by their outcome, the calls that
 were executed more than once, the messages of answered calls that are missing, those that arrived
-again, the wrong numbers of calls that count, and the latencies. The exit status is 1
-if a call was executed more than once, if an answered call was not executed, if a message of an
-answered call is missing, or if a number is wrong.
+again, the wrong numbers of calls that count, and the latencies. The exit status is 1 if a call was
+executed more than once, if an answered call was not executed, if a message of an answered call is
+missing, or if a number is wrong.
 
 Clients, instances, balancer and Redis share the machine, so the latencies are those of a machine
 that has too much to do.
