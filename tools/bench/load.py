@@ -34,6 +34,7 @@ METADATA: Final = {
 
 # The clock of all of a process's CPU time, as clock_getcpuclockid(3) makes it from a process id.
 _CPUCLOCK_SCHED: Final = 2
+_TICK_SECONDS_MAX: Final = 0.01
 
 
 class Content(msgspec.Struct):
@@ -202,12 +203,16 @@ class ServerUnderLoad:
         if self._meta:
             self._send([_request(0, "server/discover", {"_meta": self._meta})])
             next(self._receive())
-            return Start(self.cpu_seconds(), time.perf_counter() - self._begin)
+            return self._start()
         self._send([initialize_request(self._protocol_version)])
         next(self._receive())
-        start = Start(self.cpu_seconds(), time.perf_counter() - self._begin)
+        start = self._start()
         self._send([msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})])
         return start
+
+    def _start(self) -> Start:
+        wall_seconds = time.perf_counter() - self._begin
+        return Start(self.cpu_seconds(), wall_seconds)
 
     def call(self, tool: str, **arguments: int | str) -> Answer:
         """Return a tool's answer, with no other call in flight."""
@@ -246,9 +251,9 @@ class ServerUnderLoad:
 
     def add(self, *, in_flight: int, seconds: float) -> Cost:
         """Keep so many calls of `add` in flight for so many seconds."""
+        cpu_seconds = self.cpu_seconds()
         begin = time.perf_counter()
         end = begin + seconds
-        cpu_seconds = self.cpu_seconds()
         sent: dict[int, float] = {}
         call_seconds: list[float] = []
         self._send_adds(in_flight, sent)
@@ -258,7 +263,8 @@ class ServerUnderLoad:
             call_seconds += [now - sent.pop(checked_id(answer)) for answer in answers]
             if now < end:
                 self._send_adds(len(answers), sent)
-        return Cost(self.cpu_seconds() - cpu_seconds, time.perf_counter() - begin, call_seconds)
+        wall_seconds = time.perf_counter() - begin
+        return Cost(self.cpu_seconds() - cpu_seconds, wall_seconds, call_seconds)
 
     def _send_adds(self, count: int, sent: dict[int, float]) -> None:
         ids = range(self._last_id + 1, self._last_id + count + 1)
@@ -285,7 +291,12 @@ class ServerUnderLoad:
 
 
 def cpu_seconds_of(process: int) -> float:
-    """Return the CPU time of a process so far."""
+    """Return the CPU time of a process so far, after a wait for the kernel to have counted all of it.
+
+    The kernel counts a thread's time when the thread goes to sleep, and at each tick while it runs. A
+    process that has just answered is often still on its way to sleep.
+    """
+    time.sleep(_TICK_SECONDS_MAX)
     return time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)
 
 
