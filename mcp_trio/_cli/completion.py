@@ -15,21 +15,6 @@ _VARIABLE: Final = "_MCP_TRIO_COMPLETE"  # as click derives it from the name of 
 _RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
 
 
-def complete_hosts(
-    _: click.Context, __: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """Complete HOST."""
-    from click.shell_completion import CompletionItem
-
-    from mcp_trio._cli.hosts import HOSTS
-
-    return [
-        CompletionItem(name, help=host.title)
-        for name, host in HOSTS.items()
-        if name.startswith(incomplete)
-    ]
-
-
 def _complete_files(
     _: click.Context, __: click.Parameter, incomplete: str, *, suffixes: tuple[str, ...]
 ) -> "list[CompletionItem]":

@@ -20,7 +20,7 @@ import mcp_trio as package
 from mcp_trio import RequestError
 from mcp_trio._cli import main, output
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
-from mcp_trio._cli.hosts import HOSTS
+from mcp_trio._cli.install import HOSTS
 from mcp_trio._cli.options import errors_naming, lines_of
 from mcp_trio._cli.output import (
     busy_bar,

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from mcp_trio._cli.hosts import (
+from mcp_trio._cli.install import (
     HOSTS,
     PLATFORMS,
     local_entry,
