@@ -11,20 +11,17 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import attrs
 import click
 import msgspec
 
 from mcp_trio._cli.output import echo_error, lines_with_bar
-from mcp_trio._version import __version__
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
     from mcp_trio._journal.reader import Damage
     from mcp_trio._journal.records import Record
     from mcp_trio._recorder.options import RecordOptions
@@ -199,18 +196,11 @@ class FoundRecording(msgspec.Struct, frozen=True):
     role: str = ""
 
 
-class NoRecordingsError(click.ClickException):
-    """Stdin names no recording, as after a `mcp-trio find` that found none; status 1."""
-
-    def __init__(self) -> None:
-        super().__init__("stdin names no recording")
-
-
 def recordings_on_stdin() -> list[FoundRecording]:
     """Return the recordings that stdin names: one a line, or a JSON object as of `mcp-trio find`.
 
     Raises:
-        NoRecordingsError: There is none.
+        click.ClickException: There is none, as after a `mcp-trio find` that found none.
         click.UsageError: A JSON object has no `file`.
     """
     found: list[FoundRecording] = []
@@ -227,16 +217,12 @@ def recordings_on_stdin() -> list[FoundRecording]:
         elif text:
             found.append(FoundRecording(text))
     if not found:
-        raise NoRecordingsError
+        raise click.ClickException("stdin names no recording")
     return found
 
 
 def files_of(file: str) -> list[str]:
-    """Return the FILE, or for `-` the recordings that stdin names.
-
-    Raises:
-        NoRecordingsError, click.UsageError: As `recordings_on_stdin`.
-    """
+    """Return the FILE, or for `-` the recordings that stdin names; see `recordings_on_stdin`."""
     return [each.file for each in recordings_on_stdin()] if file == STDIN else [file]
 
 
@@ -566,11 +552,14 @@ def listening(address: str | None, label: str) -> Generator[ListenAttempt]:
 # What is recorded, and how.
 
 _KEY_BYTES_MIN: Final = 16
-_MIB_PER_GIB: Final = 1024
 
 
 class _PositiveNumber(click.FloatRange):
-    """A finite number above 0; `click.FloatRange` alone accepts `inf` and `nan`."""
+    """A finite number above 0, converted to another unit; `click.FloatRange` accepts `inf`."""
+
+    def __init__(self, converted: Callable[[float], float] = float) -> None:
+        super().__init__(min=0, min_open=True)
+        self.converted = converted
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -578,10 +567,11 @@ class _PositiveNumber(click.FloatRange):
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
+        return self.converted(number)
 
 
-POSITIVE: Final = _PositiveNumber(min=0, min_open=True)
+_POSITIVE: Final = _PositiveNumber()
+_GIB: Final = _PositiveNumber(lambda number: math.ceil(number * 1024 * MIB))
 
 # For a command that writes a file which may exist.
 overwrite_option: Final = click.option(
@@ -598,19 +588,21 @@ recording_options: Final = combined(
     ),
     click.option(
         "--segment-mib",
-        type=POSITIVE,
+        "segment_bytes_max",
+        type=_PositiveNumber(lambda number: math.ceil(number * MIB)),
         metavar="N",
         help="Start another file, NAME.2.mcprec.jsonl, when the current one reaches this size.",
     ),
     click.option(
         "--segment-minutes",
-        type=POSITIVE,
+        "segment_seconds_max",
+        type=_PositiveNumber(lambda number: number * 60),
         metavar="N",
         help="Start another file when the current one reaches this age.",
     ),
     click.option(
         "--sync-seconds",
-        type=POSITIVE,
+        type=_POSITIVE,
         metavar="N",
         help="Sync the recording to disk this often, so that it survives a power failure.",
     ),
@@ -632,14 +624,14 @@ recording_options: Final = combined(
     click.option(
         "--keep-slow",
         "slow_seconds",
-        type=POSITIVE,
+        type=_POSITIVE,
         metavar="SECONDS",
         help="Also keep sessions with a call that takes so long.",
     ),
     click.option(
         "--keep-slowest",
         "slow_percent",
-        type=POSITIVE,
+        type=_POSITIVE,
         metavar="PERCENT",
         help="Also keep sessions with one of the slowest calls of a tool.",
     ),
@@ -667,14 +659,14 @@ recording_options: Final = combined(
     click.option(
         "--max-days",
         "keep_days",
-        type=POSITIVE,
+        type=_POSITIVE,
         metavar="N",
         help="Remove recordings after so many days.",
     ),
     click.option(
         "--max-gib",
         "keep_bytes_max",
-        type=POSITIVE,
+        type=_GIB,
         metavar="N",
         help="Remove recordings above this size in all.",
     ),
@@ -688,7 +680,7 @@ recording_options: Final = combined(
     click.option(
         "--min-free-gib",
         "free_bytes_min",
-        type=POSITIVE,
+        type=_GIB,
         metavar="N",
         help="Remove recordings, and at last stop recording, while the disk has less room.",
     ),
@@ -705,35 +697,18 @@ recording_options: Final = combined(
     ),
 )
 
-# The parameters of the options of a policy, which are named as the arguments of `RecordPolicy`;
-# only `kept_headers` is its argument `headers`, since `--header` has a parameter of that name.
-_POLICY_PARAMETERS: Final = (
-    "rate",
-    "slow_seconds",
-    "slow_percent",
-    "tools",
-    "principals",
-    "kept_headers",
-    "keep_days",
-    "keep_bytes_max",
-    "keep_count_max",
-    "free_bytes_min",
-    "upload",
-    "remove_uploaded",
+# The parameters of `recording_options` are named as the arguments of `RecordOptions` and
+# `RecordPolicy`, except two: `redaction_key` is the file of a key, and `kept_headers` is the
+# argument `headers`, since `--header` has a parameter of that name.
+_RECORDER_PARAMETERS: Final = (
+    *("compress", "encrypt", "segment_bytes_max", "segment_seconds_max", "sync_seconds"),
+    *("redact", "redaction_key", "overwrite"),
 )
-
-
-class RecordingChoices(TypedDict):
-    """The values of `recording_options` that are for all recordings."""
-
-    compress: bool
-    encrypt: bool
-    segment_mib: float | None
-    segment_minutes: float | None
-    sync_seconds: float | None
-    redact: bool
-    redaction_key: str | None
-    overwrite: bool
+_REASONS_TO_KEEP: Final = ("slow_seconds", "slow_percent", "tools", "principals", "kept_headers")
+_POLICY_PARAMETERS: Final = (
+    *("rate", *_REASONS_TO_KEEP, "keep_days", "keep_bytes_max", "keep_count_max"),
+    *("free_bytes_min", "upload", "remove_uploaded"),
+)
 
 
 def take_recording(
@@ -741,43 +716,39 @@ def take_recording(
 ) -> "RecordOptions | None":
     """Take the values of `recording_options` out of those of all options of a command.
 
+    Args:
+        options: The values of all options; those that are taken are removed.
+        path: The file, or the folder in which each session gets a file; None if nothing is
+            recorded.
+        strict: Whether untracked calls of handlers raise an error; see `RecordOptions`.
+
     Returns:
-        The options for the recorder; a `RecordPolicy` if an option of a policy is given; None if
-        nothing is recorded, as `path` is None.
+        The options for the recorder; a `RecordPolicy`, whose folder was created, if an option of a
+        policy is given; None without a path.
 
     Raises:
         click.UsageError: The options contradict each other or need a path, or nothing can be
             recorded to `path`.
         RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
     """
-    chosen: Any = {name: options.pop(name) for name in RecordingChoices.__annotations__}
-    choices: RecordingChoices = chosen
-    values = {name: options.pop(name) for name in _POLICY_PARAMETERS}
-    values["headers"] = values.pop("kept_headers")
-    policy = {name: value for name, value in values.items() if value not in (None, ())}
+    chosen: dict[str, Any] = {name: options.pop(name) for name in _RECORDER_PARAMETERS}
+    policy: dict[str, Any] = {name: options.pop(name) for name in _POLICY_PARAMETERS}
+    policy = {name: value for name, value in policy.items() if value not in (None, ())}
     if path is None:
-        if strict or policy or any(choices.values()):
+        if strict or policy or any(chosen.values()):
             raise click.UsageError("recording options need --record PATH")
         return None
     if policy:
-        return _make_record_policy(path, choices, policy, strict=strict)
-    return make_record_options(path, choices, strict=strict)
+        if Path(path).is_file():
+            raise click.UsageError(
+                "--keep-…, --max-…, --min-free-gib and --upload need a folder, and"
+                f" {path} is a file"
+            )
+        try:
+            Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.UsageError(f"cannot create the folder {path}: {error.strerror}") from error
 
-
-def make_record_options(
-    path: str, choices: RecordingChoices, *, strict: bool = False
-) -> "RecordOptions":
-    """Return the options for the recorder.
-
-    Args:
-        path: The file, or the folder in which each session gets a file.
-        choices: The values of `recording_options`.
-        strict: Whether untracked calls of handlers raise an error; see `RecordOptions`.
-
-    Raises:
-        click.UsageError: `path` is a folder that does not exist or cannot be written to.
-        RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
-    """
     from mcp_trio._journal.redaction import Redaction
     from mcp_trio._recorder.options import RecordOptions, check_record_target
 
@@ -786,62 +757,23 @@ def make_record_options(
         raise click.UsageError(f"cannot record to {path}: make the folder first: mkdir {path}")
     if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
         raise click.UsageError(f"cannot record to {path}: a file cannot be created there")
-    mib, minutes, key = (
-        choices["segment_mib"],
-        choices["segment_minutes"],
-        choices["redaction_key"],
-    )
-    redaction = None
-    if key is not None or choices["redact"]:
-        redaction = Redaction(key=None if key is None else read_key(key))
-    options = RecordOptions(
-        path,
-        compress=choices["compress"],
-        encrypt=choices["encrypt"],
-        redaction=redaction,
-        segment_bytes_max=None if mib is None else math.ceil(mib * MIB),
-        segment_seconds_max=None if minutes is None else minutes * 60,
-        sync_seconds=choices["sync_seconds"],
-        strict=strict,
-        overwrite=choices["overwrite"],
-    )
-    check_record_target(options)
-    return options
+    chosen["strict"], key = strict, chosen.pop("redaction_key")
+    if chosen.pop("redact") or key is not None or policy:
+        chosen["redaction"] = Redaction(key=None if key is None else read_key(key))
+    if not policy:
+        recording = RecordOptions(path, **chosen)
+    else:
+        from mcp_trio._recorder.policy import RecordPolicy
 
-
-def _make_record_policy(
-    path: str, choices: RecordingChoices, policy: dict[str, Any], *, strict: bool
-) -> "RecordOptions":
-    """Return a `RecordPolicy` with the arguments `policy`; create its folder if need be.
-
-    Raises:
-        click.UsageError: The options contradict each other, or nothing can be recorded to `path`.
-    """
-    if Path(path).is_file():
-        raise click.UsageError(
-            f"--keep-…, --max-…, --min-free-gib and --upload need a folder, and {path} is a file"
-        )
-    try:
-        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.UsageError(f"cannot create the folder {path}: {error.strerror}") from error
-    options = make_record_options(os.path.join(path, ""), choices, strict=strict)  # noqa: PTH118
-    from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._recorder.policy import RecordPolicy
-
-    for argument in ("keep_bytes_max", "free_bytes_min"):  # The options are in GiB.
-        if argument in policy:
-            policy[argument] = math.ceil(policy[argument] * _MIB_PER_GIB * MIB)
-    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & policy.keys():
-        policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
-    values = {
-        each.name: getattr(options, each.name) for each in attrs.fields(type(options)) if each.init
-    }
-    values |= {"redaction": options.redaction or Redaction(), "compress": True}
-    try:
-        return RecordPolicy(**values | policy)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        if not policy.keys().isdisjoint(_REASONS_TO_KEEP):
+            policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
+        policy["headers"] = policy.pop("kept_headers", ())
+        try:
+            recording = RecordPolicy(path, **chosen | policy | {"compress": True})
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    check_record_target(recording)
+    return recording
 
 
 def read_key(file: str) -> bytes:
@@ -868,18 +800,6 @@ telemetry_option: Final = click.option(
     is_flag=True,
     help="Send spans and measurements by OTLP over HTTP, as the variables OTEL_… say.",
 )
-
-
-def tracer_of_proxy(name: str) -> "Tracer":
-    """Set up telemetry, and return the tracer for a proxy.
-
-    Raises:
-        click.ClickException: A package is missing.
-    """
-    set_up_telemetry(name)
-    from opentelemetry.trace import get_tracer
-
-    return get_tracer("mcp_trio", __version__)
 
 
 def set_up_telemetry(name: str) -> None:

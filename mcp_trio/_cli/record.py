@@ -21,13 +21,14 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     recording_options,
+    set_up_telemetry,
     take_recording,
     telemetry_option,
     token_option,
-    tracer_of_proxy,
     with_header_hint,
 )
 from mcp_trio._cli.output import echo_error
+from mcp_trio._version import __version__
 from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -76,7 +77,12 @@ def _run(
     """
     from mcp_trio._proxy.bridge import run_bridge
 
-    tracer = tracer_of_proxy(f"mcp-trio {context.info_name}") if telemetry else None
+    tracer = None
+    if telemetry:
+        set_up_telemetry(f"mcp-trio {context.info_name}")
+        from opentelemetry.trace import get_tracer
+
+        tracer = get_tracer("mcp_trio", __version__)
     try:
         with listening(address, label) as attempt:
             status = run_bridge(

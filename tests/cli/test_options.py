@@ -17,7 +17,8 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     load_server,
-    make_record_options,
+    recording_options,
+    take_recording,
 )
 from mcp_trio.examples import weather
 from mcp_trio.recording import SharedRecording, check, open_recording
@@ -331,16 +332,6 @@ def test_an_error_of_a_lifespan_at_shutdown_is_raised_unchanged(
 # Recording options.
 
 
-NOTHING = {
-    "compress": False,
-    "encrypt": False,
-    "segment_mib": None,
-    "segment_minutes": None,
-    "sync_seconds": None,
-    "redact": False,
-    "redaction_key": None,
-    "overwrite": False,
-}
 LOGIN_SERVER = """
 from mcp_trio import Server
 server = Server("s")
@@ -381,23 +372,31 @@ def mcp_trio(*arguments):
     )
 
 
+def recording_of(*arguments, strict=False):
+    @click.command()
+    @recording_options
+    def command(**options):
+        return take_recording(options, "x.jsonl", strict=strict)
+
+    return command.main([*map(str, arguments)], standalone_mode=False)
+
+
 def test_a_path_alone_gives_default_options():
-    options = make_record_options("x.jsonl", NOTHING)
+    options = recording_of()
     assert options.path == "x.jsonl"
     assert options.redaction is options.segment_bytes_max is options.sync_seconds is None
     assert not options.strict
 
 
 def test_each_option_sets_its_recorder_option(key):
-    choices = NOTHING | {"segment_mib": 1.5, "segment_minutes": 2.0, "sync_seconds": 3.0}
-    choices |= {"compress": True, "redaction_key": str(key)}
-    options = make_record_options("x.jsonl", choices, strict=True)
+    segments = ("--segment-mib", 1.5, "--segment-minutes", 2, "--sync-seconds", 3)
+    options = recording_of(*segments, "--compress", "--redaction-key", key, strict=True)
     assert options.compress
     assert options.segment_bytes_max == 1_572_864
     assert (options.segment_seconds_max, options.sync_seconds) == (120, 3)
     assert options.redaction.key == b"sixteen bytes or more"
     assert options.strict
-    assert make_record_options("x.jsonl", NOTHING | {"redact": True}).redaction.key is None
+    assert recording_of("--redact").redaction.key is None
 
 
 @pytest.mark.slow
