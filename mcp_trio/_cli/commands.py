@@ -61,14 +61,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     name: module for rows in GROUPS.values() for name, module in rows.items()
 }
 
-# The first row that an error is an instance of applies. Other exceptions are bugs: they keep their
-# traceback.
-STATUSES: Final[Mapping[type[MCPError], int]] = {
-    ConfigError: 2,
-    RecordingError: 2,
-    MCPError: 1,
-}
-INTERRUPTED_STATUS: Final = 130
+_INTERRUPTED_STATUS: Final = 130
 
 # What to write in place of options that users try, where a command does not have them.
 _OTHER_OPTIONS: Final[Mapping[str, str]] = {
@@ -159,11 +152,11 @@ class CommandTable(click.Group):
             if printable_lines(text) != text:
                 raise click.UsageError(printable_lines(text), error.ctx) from None
             raise
-        except MCPError as error:
+        except MCPError as error:  # other exceptions are bugs: they keep their traceback
             echo_error(str(error))
-            ctx.exit(next(status for kind, status in STATUSES.items() if isinstance(error, kind)))
+            ctx.exit(2 if isinstance(error, ConfigError | RecordingError) else 1)
         except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED_STATUS)
+            ctx.exit(_INTERRUPTED_STATUS)
 
 
 def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:

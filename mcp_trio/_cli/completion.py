@@ -10,8 +10,6 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_PROGRAM: Final = "mcp-trio"
-_VARIABLE: Final = "_MCP_TRIO_COMPLETE"  # as click derives it from the name of the program
 _RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
 
 
@@ -75,5 +73,6 @@ def completion_command(context: click.Context, /, shell: str) -> None:
 
     completion = get_completion_class(shell)
     assert completion is not None
-    script = completion(context.find_root().command, {}, _PROGRAM, _VARIABLE).source()
-    click.echo(script, nl=False)
+    # click derives the variable's name from that of the program.
+    script = completion(context.find_root().command, {}, "mcp-trio", "_MCP_TRIO_COMPLETE")
+    click.echo(script.source(), nl=False)

@@ -767,9 +767,9 @@ def take_recording(
 
         if not policy.keys().isdisjoint(_REASONS_TO_KEEP):
             policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
-        policy["headers"] = policy.pop("kept_headers", ())
+        policy |= {"headers": policy.pop("kept_headers", ()), "compress": True}
         try:
-            recording = RecordPolicy(path, **chosen | policy | {"compress": True})
+            recording = RecordPolicy(path, **chosen | policy)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
     check_record_target(recording)
