@@ -79,10 +79,6 @@ class Location(msgspec.Struct, frozen=True):
     folder: PurePath
 
 
-def _everywhere(file: str) -> Mapping[str, str]:
-    return dict.fromkeys(PLATFORMS, file)
-
-
 def _in_application_data(file: str) -> Mapping[str, str]:
     """Return the paths of a file that each platform has in its folder for applications' data."""
     return {
@@ -100,7 +96,7 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "claude-code": Host(
         title="Claude Code",
-        user_files=_everywhere("{home}/.claude.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.claude.json"),
         project_file=".mcp.json",
         folder="{home}/.claude",
         folder_variable="CLAUDE_CONFIG_DIR",
@@ -109,7 +105,7 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "cursor": Host(
         title="Cursor",
-        user_files=_everywhere("{home}/.cursor/mcp.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.cursor/mcp.json"),
         project_file=".cursor/mcp.json",
     ),
     "vscode": Host(
@@ -123,7 +119,7 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "windsurf": Host(
         title="Windsurf",
-        user_files=_everywhere("{home}/.codeium/windsurf/mcp_config.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.codeium/windsurf/mcp_config.json"),
         url_key="serverUrl",
     ),
     # Windsurf has this name since June 2026. Its new agent does not read the file above.
@@ -138,14 +134,14 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "gemini-cli": Host(
         title="Gemini CLI",
-        user_files=_everywhere("{home}/.gemini/settings.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.gemini/settings.json"),
         project_file=".gemini/settings.json",
         may_have_comments=True,
         url_key="httpUrl",
     ),
     "copilot-cli": Host(
         title="GitHub Copilot CLI",
-        user_files=_everywhere("{home}/.copilot/mcp-config.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.copilot/mcp-config.json"),
         project_file=".mcp.json",
         folder_variable="COPILOT_HOME",
         local_members={"type": "stdio", "tools": ["*"]},
@@ -153,13 +149,13 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "kiro": Host(
         title="Kiro",
-        user_files=_everywhere("{home}/.kiro/settings/mcp.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.kiro/settings/mcp.json"),
         project_file=".kiro/settings/mcp.json",
         folder="{home}/.kiro",
     ),
     "lm-studio": Host(
         title="LM Studio",
-        user_files=_everywhere("{home}/.lmstudio/mcp.json"),
+        user_files=dict.fromkeys(PLATFORMS, "{home}/.lmstudio/mcp.json"),
     ),
     "zed": Host(
         title="Zed",
@@ -178,13 +174,9 @@ HOSTS: Final[Mapping[str, Host]] = {
 def user_location(
     host: Host, platform: str, home: PurePath, variables: Mapping[str, str]
 ) -> Location:
-    """Return the location of the user's configuration file.
+    """Return the location of the user's configuration file on a platform, as in `sys.platform`.
 
-    Args:
-        host: The host.
-        platform: The platform, as in `sys.platform`.
-        home: The user's home folder, as a path of that platform.
-        variables: The environment variables, some of which move the file.
+    The home folder is a path of that platform; some environment variables move the file.
     """
     template = host.user_files[platform if platform in PLATFORMS else "linux"]
 
@@ -204,11 +196,6 @@ def user_location(
     return Location(file, file.parent if host.folder is None else path(host.folder))
 
 
-def project_location(host: Host, project: PurePath) -> Location | None:
-    """Return the location of the configuration file in a project; None if the host has none."""
-    return None if host.project_file is None else Location(project / host.project_file, project)
-
-
 def local_entry(
     host: Host, command: str, args: Sequence[str], variables: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -225,10 +212,7 @@ def remote_entry(host: Host, url: str) -> dict[str, Any] | None:
 # The files, which are read strictly and replaced safely.
 
 _BOM: Final = b"\xef\xbb\xbf"
-_DEFAULT_INDENT: Final = "  "
-
 _SECRET_MODE: Final = 0o600
-_NEW_FILE_MODE: Final = 0o644
 
 # A string, which is matched first because it may hold what looks like a comment; or a comment.
 _STRING_OR_COMMENT: Final = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -251,11 +235,7 @@ class HostFile(msgspec.Struct, frozen=True):
     has_comments: bool = False
 
     def servers(self, key: str) -> dict[str, Any]:
-        """Return the entries of the servers by name; none if the file has no member `key`.
-
-        Raises:
-            ConfigError: The member is not an object.
-        """
+        """Return the entries of the servers by name; none if the file has no member `key`."""
         servers = self.members.get(key, {})
         if not isinstance(servers, dict):
             raise ConfigError(
@@ -264,15 +244,11 @@ class HostFile(msgspec.Struct, frozen=True):
         return dict(cast("dict[str, Any]", servers))
 
     def encoded_with(self, key: str, servers: Mapping[str, Any]) -> bytes:
-        """Return the file with other servers, in the order and with the indentation that it has.
-
-        Raises:
-            ConfigError: A number in the file is too large to be written again.
-        """
+        """Return the file with other servers, in the order and with the indentation that it has."""
         members = {**self.members, key: dict(servers)}
         old = self.data or b""
         found = re.search(rb"^([ \t]+)\S", old, re.MULTILINE)
-        indent = _DEFAULT_INDENT if found is None else found[1].decode()
+        indent = "  " if found is None else found[1].decode()
         try:
             data = _dumped(members, indent, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
@@ -287,13 +263,10 @@ class HostFile(msgspec.Struct, frozen=True):
 def read_host_file(path: Path, *, may_have_comments: bool = False) -> HostFile:
     """Read a host's configuration file; an empty or missing one has no members.
 
-    Args:
-        path: The file, or a symbolic link to it.
-        may_have_comments: Whether the file may have comments and trailing commas.
+    With `may_have_comments`, the file may have comments and trailing commas.
 
     Raises:
-        ConfigError: The file cannot be read, or is not a JSON object; the text names the line and
-            column.
+        ConfigError: The file cannot be read, or is not a JSON object.
     """
     try:
         path = path.resolve()
@@ -344,7 +317,7 @@ def replace_host_file(file: HostFile, data: bytes, *, is_secret: bool) -> Path |
     temporary = None
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        mode = _SECRET_MODE if is_secret else _NEW_FILE_MODE
+        mode = _SECRET_MODE if is_secret else 0o644
         if file.data is not None:
             mode = stat.S_IMODE(file.path.stat().st_mode)
         descriptor, temporary = tempfile.mkstemp(dir=file.path.parent, prefix=f".{file.path.name}.")
@@ -420,10 +393,9 @@ _CREDENTIALS_OR_QUERY: Final = re.compile(r"(?<=//)[^/]*@|\?.*", re.DOTALL)
 
 
 def parse_variables(lines: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a file with a line `NAME=VALUE` for each.
+    """Return the variables of a file with a line `NAME=VALUE` for each, and with comments.
 
-    Empty lines and comments, which begin with `#`, are ignored. `export` before a name, and
-    quotation marks around a value, are left out.
+    `export` before a name, and quotation marks around a value, are left out.
 
     Raises:
         ValueError: A line has another form. The text has its number, but not the line, which may
@@ -650,10 +622,9 @@ def _location(host: Host, scope: Scope, config: str | None) -> Location:
         return Location(file, file.parent)
     if scope == "user":
         return user_location(host, sys.platform, Path.home(), os.environ)
-    location = project_location(host, Path.cwd())
-    if location is None:
+    if host.project_file is None:
         raise click.UsageError(f"{host.title} has no configuration file in projects")
-    return location
+    return Location(Path(host.project_file).absolute(), Path.cwd())
 
 
 @attrs.frozen
@@ -667,11 +638,7 @@ class _Launch:
 
     @property
     def command(self) -> list[str]:
-        """The command that serves the target over stdio.
-
-        Raises:
-            click.UsageError: Packages need `uv`, which is not installed.
-        """
+        """The command that serves the target over stdio."""
         from mcp_trio._replay.targets import split_target
 
         source, colon, name = split_target(self.target)
@@ -711,11 +678,7 @@ class _Launch:
         return local_entry(host, program, arguments, self.environment)
 
     def imported_server(self) -> "Server":
-        """Import the server with its variables.
-
-        Raises:
-            click.ClickException: The target names no server, or cannot be imported.
-        """
+        """Import the server with its variables."""
         before = dict(os.environ)
         os.environ.update(self.variables)
         try:
@@ -726,11 +689,7 @@ class _Launch:
             os.environ.update(before)
 
     def name_from_session(self) -> str:
-        """Return the server's name; start it for that.
-
-        Raises:
-            MCPError: The server cannot be started.
-        """
+        """Return the server's name; start it for that."""
         import trio
 
         from mcp_trio._client.client import Client

@@ -14,7 +14,6 @@ from mcp_trio._cli.install import (
     HOSTS,
     PLATFORMS,
     local_entry,
-    project_location,
     read_host_file,
     remote_entry,
     replace_host_file,
@@ -106,13 +105,16 @@ def test_the_users_file_is_where_the_host_documents_it(name, platform):
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_the_file_of_a_project_is_where_the_host_documents_it(name):
-    project = PurePosixPath("/home/ada/project")
-    location = project_location(HOSTS[name], project)
+def test_the_file_of_a_project_is_where_the_host_documents_it(name, invoke, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = ("install", "server.py", "--host", name, "--scope", "project")
+    (tmp_path / "server.py").write_text("from mcp_trio import Server\nserver = Server('s')\n")
+    shown = invoke(*project, "--print")
     if FILES[name][3] is None:
-        assert location is None
+        assert shown.exit_code == 2
+        assert f"{HOSTS[name].title} has no configuration file in projects" in shown.stderr
     else:
-        assert (location.file, location.folder) == (project / FILES[name][3], project)
+        assert shown.stderr == f"// {tmp_path / FILES[name][3]}\n"
 
 
 @pytest.mark.parametrize(
