@@ -64,7 +64,7 @@ from mcp_trio.errors import (
     RequestError,
     RequestTimeout,
 )
-from mcp_trio.limits import DEFAULT_LIMITS, Limits, RequestLimits
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.types import LoggingLevel, LoggingMessageParams, TextContent
 
 if TYPE_CHECKING:
@@ -103,21 +103,6 @@ class SessionChoices(msgspec.Struct, frozen=True, kw_only=True):
     stderr: bool
     protocol_version: str | None
     yes: bool
-
-    @property
-    def limits(self) -> Limits:
-        """The default limits; `--timeout` applies to each request."""
-        if self.timeout is None:
-            return DEFAULT_LIMITS
-        return msgspec.structs.replace(
-            DEFAULT_LIMITS,
-            requests=RequestLimits(
-                probe_seconds=min(self.timeout, DEFAULT_LIMITS.requests.probe_seconds),
-                initialize_seconds=self.timeout,
-                idle_seconds=self.timeout,
-                total_seconds=self.timeout,
-            ),
-        )
 
 
 class SessionCommand(TakesServerCommand):
@@ -287,10 +272,7 @@ def client_of(
 ) -> "Client":
     """Return a client of the chosen server, which may be imported for that.
 
-    Args:
-        choices: The server, and options for the session.
-        elicitation: Answers the server's elicitations.
-        **options: Further options of `Client`.
+    `elicitation` answers the server's elicitations; `options` are further options of `Client`.
 
     Raises:
         click.UsageError: The choices name no server, or contradict each other.
@@ -302,6 +284,15 @@ def client_of(
     target = _target(choices)
     url, headers = url_of(target), {**getattr(target, "headers", {}), **choices.headers}
     check_headers(choices.headers, url)
+    limits, seconds = DEFAULT_LIMITS, choices.timeout
+    if seconds is not None:
+        requests = RequestLimits(
+            probe_seconds=min(seconds, DEFAULT_LIMITS.requests.probe_seconds),
+            initialize_seconds=seconds,
+            idle_seconds=seconds,
+            total_seconds=seconds,
+        )
+        limits = msgspec.structs.replace(DEFAULT_LIMITS, requests=requests)
     login: OAuth | None = None
     has_authorization = any(name.lower() == "authorization" for name in headers)
     if (
@@ -318,7 +309,7 @@ def client_of(
         protocol_versions=DEFAULT_PROTOCOL_VERSIONS
         if choices.protocol_version is None
         else (choices.protocol_version,),
-        limits=choices.limits,
+        limits=limits,
         raise_tool_errors=False,
         log=None if choices.log_level is None else _print_log_message,
         elicitation=elicitation,
@@ -356,6 +347,13 @@ def _print_log_message(message: LoggingMessageParams) -> None:
     source = "" if message.logger is None else f" {message.logger}"
     echo_error(f"{message.level}{source}: {text}")
 
+
+# Of the commands that send one kind of request.
+_REQUEST_EPILOG: Final = f"""{SERVER_EPILOG}
+\b
+Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
+reached; 2 wrong usage; 130 interrupted.
+"""
 
 # `mcp-trio call`.
 
@@ -500,12 +498,9 @@ _ARGUMENTS_COLUMNS_MAX: Final = 40  # leaves room for the descriptions
 
 
 class ListKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of list that servers have: how to request it, and how to print it as a table.
+    """A kind of list that servers announce by a capability, and how to request and print it.
 
-    Attributes:
-        capability: The capability that announces the list.
-        member: The name of the list in the result.
-        fetch: Requests all items of the list.
+    `member` is the name of the list in the result.
     """
 
     capability: str
@@ -602,11 +597,7 @@ def items_as_sent(
 KIND is tools, resources, templates or prompts; without a KIND, every list that the server offers
 is printed. It may come before SERVER, too. Arguments in brackets are optional.
 
-{SERVER_EPILOG}
-\b
-Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
-reached; 2 wrong usage; 130 interrupted.
-
+{_REQUEST_EPILOG}
 \b
 Examples:
   mcp-trio list server.py
@@ -659,11 +650,7 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
 An ARGUMENT is key=text. A single {{...}} is a JSON object with all arguments; @FILE reads it from
 a file, and - from stdin.
 
-{SERVER_EPILOG}
-\b
-Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
-reached; 2 wrong usage; 130 interrupted.
-
+{_REQUEST_EPILOG}
 \b
 Examples:
   mcp-trio prompt server.py plan_trip city=Oslo
@@ -718,11 +705,7 @@ def print_prompt_result(result: "GetPromptResult") -> None:
 A file or pipe gets the bytes of the resource; a terminal shows texts, and only the type and size
 of other contents.
 
-{SERVER_EPILOG}
-\b
-Exit status: 0 success; 1 the request was rejected, the connection was lost, or the time limit was
-reached; 2 wrong usage; 130 interrupted.
-
+{_REQUEST_EPILOG}
 \b
 Examples:
   mcp-trio read server.py weather://Oslo/now

@@ -60,9 +60,9 @@ def opened_catalogue(folder: str, *, updates: bool) -> Generator["Catalogue"]:
 
 
 def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **options: bool) -> int:
-    """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings.
+    """Bring a catalogue up to date, in `jobs` processes; return the number of recordings.
 
-    `jobs` is the number of processes. The other options are those of `Catalogue.index`.
+    The other options are those of `Catalogue.index`.
     """
     from mcp_trio._catalogue.catalogue import read_job
 
@@ -247,19 +247,11 @@ def stats_command(
             Column("slowest", "right"),
             Column("errors"),
         )
-        lines = [
-            Line(
-                (
-                    tool.name,
-                    str(tool.calls),
-                    *map(duration_text, tool.seconds.values()),
-                    duration_text(tool.slowest),
-                    errors_text(tool),
-                ),
-                colour="red" if tool.errors else None,
-            )
-            for tool in found.tools
-        ]
+        lines: list[Line] = []
+        for tool in found.tools:
+            durations = map(duration_text, (*tool.seconds.values(), tool.slowest))
+            cells = (tool.name, str(tool.calls), *durations, errors_text(tool))
+            lines.append(Line(cells, "red" if tool.errors else None))
         print_table(columns, lines)
     for title, counts in (("kept for", found.kept), ("secrets replaced", found.masked)):
         if counts:

@@ -40,12 +40,7 @@ if TYPE_CHECKING:
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that a server sends about itself.
-
-    Attributes:
-        instructions: A text about its use, for the model.
-        lists: The items of each list that it offers, by the names in `LISTS`.
-    """
+    """The facts that a server sends about itself; `lists` has the lists by the names in `LISTS`."""
 
     server: "Implementation"
     protocol_version: str
@@ -65,28 +60,8 @@ async def fetch_facts(client: "Client") -> ServerFacts:
     )
 
 
-# JSON.
-
-
-def facts_as_json(facts: ServerFacts, raw_results: Sequence[msgspec.Raw]) -> bytes:
-    """Return one JSON object, whose keys are the same for every server.
-
-    `raw_results` are the results of the requests for the lists, as they were received.
-    """
-    lists: Mapping[str, Any] = items_as_sent(facts.lists, raw_results)
-    members = {
-        "server": facts.server,
-        "protocolVersion": facts.protocol_version,
-        "capabilities": facts.capabilities,
-        "instructions": facts.instructions,
-        **{kind.member: lists.get(kind.member, ()) for kind in LISTS.values()},
-    }
-    return msgspec.json.encode(members)
-
-
 # The page.
 
-_PIPE_COLUMNS: Final = 100  # the width of the page where there is no terminal
 _ARGUMENT_COLUMNS: Final = ("argument", "type", "required", "default", "description")
 _RESULT_COLUMNS: Final = ("result", *_ARGUMENT_COLUMNS[1:])
 
@@ -110,7 +85,7 @@ def page_of(facts: ServerFacts) -> str:
     """Return the page for stdout: in colours, and as wide as the screen, on a terminal only."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    width = None if sys.stdout.isatty() else 100
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         print_page(console, facts)
@@ -123,7 +98,11 @@ def print_page(console: "Console", facts: ServerFacts) -> None:
     _print(console, f"{server.name} {server.version}", style="bold")
     _print(console, server.title, server.description, server.website_url)
     _print(console, f"protocol version {facts.protocol_version}")
-    _print(console, f"capabilities: {', '.join(_capabilities(facts.capabilities)) or 'none'}")
+    capabilities: list[str] = []
+    for name, value in msgspec.to_builtins(facts.capabilities).items():
+        included = [key for key, each in value.items() if each is not False]
+        capabilities.append(f"{name} ({', '.join(included)})" if included else name)
+    _print(console, f"capabilities: {', '.join(capabilities) or 'none'}")
     if facts.instructions:
         _print(console, "instructions:")
         _print(console, facts.instructions, indent=2)
@@ -210,13 +189,6 @@ def _print_members(console: "Console", name: str, value: object) -> None:
     if members:
         texts = (f"{key}: {json_text(each)}" for key, each in members.items())
         _print(console, f"{name}: {', '.join(texts)}", indent=2)
-
-
-def _capabilities(capabilities: "ServerCapabilities") -> Iterator[str]:
-    """Yield each capability, with what it includes, such as `resources (subscribe)`."""
-    for name, value in msgspec.to_builtins(capabilities).items():
-        included = [key for key, each in value.items() if each is not False]
-        yield f"{name} ({', '.join(included)})" if included else name
 
 
 # The arguments of a tool, from its JSON Schema. As in `call`, a schema may contain anything.
@@ -327,6 +299,14 @@ def inspect_command(
         context.exit(run_prompt(SessionChoices(**chosen)))
     facts, raw_results = in_session(SessionChoices(**chosen), fetch_facts, with_raw_results=as_json)
     if as_json:
-        echo_json(facts_as_json(facts, raw_results))
+        lists: Mapping[str, Any] = items_as_sent(facts.lists, raw_results)
+        members = {
+            "server": facts.server,
+            "protocolVersion": facts.protocol_version,
+            "capabilities": facts.capabilities,
+            "instructions": facts.instructions,
+            **{kind.member: lists.get(kind.member, ()) for kind in LISTS.values()},
+        }
+        echo_json(msgspec.json.encode(members))
     else:
         click.echo(page_of(facts))

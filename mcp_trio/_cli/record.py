@@ -69,12 +69,7 @@ def _run(
     record: "RecordOptions | None",
     telemetry: bool,
 ) -> NoReturn:
-    """Run the bridge until it ends, and end the command with its exit status.
-
-    Raises:
-        ConnectionLost: The server at a URL cannot be reached, or its connection is lost.
-        click.UsageError: An option for the host check or the token, or the URL, is invalid.
-    """
+    """Run the bridge until it ends, and end the command with its exit status."""
     from mcp_trio._proxy.bridge import run_bridge
 
     tracer = None
