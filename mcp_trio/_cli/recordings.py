@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -52,7 +52,6 @@ from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
-    from mcp_trio._journal.diff import Difference
     from mcp_trio._journal.reader import CheckReport
     from mcp_trio._journal.records import Record
     from mcp_trio._recorder.encryption import KeyMissingError
@@ -184,11 +183,12 @@ _DIFFERENCE_COLUMNS: Final = (
     Column("what", screen_columns_max=40),
     Column("difference"),
 )
-_DIFFERENCE_COLOURS: Final[Mapping[str, str]] = {
-    "changed": "yellow",
-    "missing": "red",
-    "extra": "green",
-    "order": "cyan",
+# The colour and the text of each kind of difference; that of a change has the values.
+_DIFFERENCES: Final = {
+    "changed": ("yellow", ""),
+    "missing": ("red", "only in A"),
+    "extra": ("green", "only in B"),
+    "order": ("cyan", "from here on in another order"),
 }
 
 
@@ -255,6 +255,11 @@ def diff_command(
             left_texts, right_texts = _texts_by_record(left), _texts_by_record(right)
             lines: list[Line] = []
             for each in shown:
+                colour, text = _DIFFERENCES[each.what]
+                if each.what == "changed":
+                    values = map(json_text, (each.left_value, each.right_value))
+                    old, new = (shortened(printable(value), _VALUE_COLUMNS_MAX) for value in values)
+                    text = f"{each.path}: {old} -> {new}"
                 cells = (
                     each.what,
                     cell_text(each.left),
@@ -262,9 +267,9 @@ def diff_command(
                     each.lane or "",
                     each.kind,
                     right_texts[each.right] if each.left is None else left_texts[each.left],
-                    _DIFFERENCE_TEXTS[each.what](each),
+                    text,
                 )
-                lines.append(Line(cells, _DIFFERENCE_COLOURS[each.what]))
+                lines.append(Line(cells, colour))
             print_table(_DIFFERENCE_COLUMNS, lines)
             click.echo()
         count = f"{len(found) or 'no'} difference{'' if len(found) == 1 else 's'}"
@@ -298,20 +303,6 @@ def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
     timeline = Timeline()
     rows = [row for record in records for row in timeline.rows(record)]
     return {row.record: row.what for row in reversed(rows)}  # the first row of a record remains
-
-
-def _changed(difference: "Difference") -> str:
-    values = (json_text(each) for each in (difference.left_value, difference.right_value))
-    old, new = (shortened(printable(each), _VALUE_COLUMNS_MAX) for each in values)
-    return f"{difference.path}: {old} -> {new}"
-
-
-_DIFFERENCE_TEXTS: "Final[Mapping[str, Callable[[Difference], str]]]" = {
-    "changed": _changed,
-    "missing": lambda _: "only in A",
-    "extra": lambda _: "only in B",
-    "order": lambda _: "from here on in another order",
-}
 
 
 # `mcp-trio check`.

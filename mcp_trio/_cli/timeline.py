@@ -61,7 +61,6 @@ OUTCOME_COLOURS: Final[Mapping[Outcome | None, str | None]] = {
     None: None,
 }
 
-_RequestKey = tuple[Direction, int | str | None]
 
 _NS_PER_MS: Final = 1_000_000
 _OPPOSITE: Final[Mapping[Direction, Direction]] = {
@@ -85,11 +84,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ms: The time since the recording began.
         kind: The kind of record, or of damage.
         channel: The session, in a recording of several; None for channel 0.
-        lane: The lane of the record.
         request: The record of the request that the row is about.
         method: That request's method, or the notification's.
         direction: Which way a message went.
-        what: What the row is about.
         id: The id of the request or response.
         size_bytes: The size of the record's message or batch.
         took_ms: The time since the request, for a row that answers or ends it.
@@ -141,6 +138,10 @@ class _SentRequest(msgspec.Struct, frozen=True):
     client: str | None = None
 
 
+# By the direction of the request, and its id or progress token.
+_SentRequests = dict[tuple[Direction, int | str | None], _SentRequest]
+
+
 @attrs.define
 class Counts:
     """Counts of a recording, and its protocol versions in order of appearance."""
@@ -163,10 +164,8 @@ class _Session:
 
     counts: Counts
     is_of_client: bool = False  # the client recorded the session
-    by_id: dict[_RequestKey, _SentRequest] = attrs.field(factory=dict[_RequestKey, _SentRequest])
-    by_progress_token: dict[_RequestKey, _SentRequest] = attrs.field(
-        factory=dict[_RequestKey, _SentRequest]
-    )
+    by_id: _SentRequests = attrs.field(factory=_SentRequests)
+    by_progress_token: _SentRequests = attrs.field(factory=_SentRequests)
     by_lane: dict[str, _SentRequest] = attrs.field(factory=dict[str, _SentRequest])
     round_trips: RoundTripTracker = attrs.field(factory=RoundTripTracker)
 
@@ -203,7 +202,13 @@ class _Session:
             case Response() | ErrorResponse():
                 return self._response_row(message, record, direction)
             case Malformed():
-                return self._malformed_row(message, record, direction)
+                what = "malformed message"
+                if message.is_request and message.id is not None:
+                    round_trip = self.round_trips.add_request(record.number, "", None)
+                    request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
+                    self.by_id[direction, message.id] = request
+                note = f"{message.code}: {message.message}"
+                return Row(what=what, id=message.id, outcome="error", note=note)
 
     def _request_row(
         self, message: Request, record: Record, index: int, direction: Direction
@@ -295,19 +300,6 @@ class _Session:
             return msgspec.structs.replace(row, protocol_version=version)
         return row
 
-    def _malformed_row(self, message: Malformed, record: Record, direction: Direction) -> Row:
-        what = "malformed message"
-        if message.is_request and message.id is not None:
-            round_trip = self.round_trips.add_request(record.number, "", None)
-            request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
-            self.by_id[direction, message.id] = request
-        return Row(
-            what=what,
-            id=message.id,
-            outcome="error",
-            note=f"{message.code}: {message.message}",
-        )
-
     def other_row(self, record: Record) -> Row:
         """Return the row of a record that is not a message."""
         match record.kind:
@@ -367,11 +359,7 @@ def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
 
 
 class Timeline:
-    """The rows of a recording whose records become known one after the other.
-
-    Attributes:
-        counts: The counts of the records so far.
-    """
+    """The rows of a recording whose records become known one after the other, and their counts."""
 
     def __init__(self) -> None:
         self.counts = Counts()
@@ -505,10 +493,7 @@ _CALL_COLUMNS: Final = (
 
 
 def multi_round_trip_calls(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return the calls of a timeline that took several round trips, in the order they began.
-
-    The rows of a call are its requests, the server's questions, the retries and the result.
-    """
+    """Return the rows of the messages of each call that took several round trips."""
     calls: dict[tuple[int | None, int | None], list[Row]] = {}
     for row in rows:
         if row.direction is not None:
@@ -595,20 +580,14 @@ def method_lines(found: Iterable[Exchange]) -> list[Line]:
     by_method: dict[str, list[Exchange]] = {}
     for exchange in found:
         by_method.setdefault(exchange.method, []).append(exchange)
-    groups = sorted(by_method.values(), key=len, reverse=True)
     lines: list[Line] = []
-    for group in groups:
+    for group in sorted(by_method.values(), key=len, reverse=True):
         times = [exchange.took_ms for exchange in group if exchange.took_ms is not None]
-        cells = (
-            group[0].method,
-            str(len(group)),
-            str(len(times)),
-            str(sum(exchange.is_error for exchange in group)),
-            str(sum(exchange.is_cancelled for exchange in group)),
-            f"{median(times):.1f}" if times else "",
-            f"{max(times):.1f}" if times else "",
-        )
-        lines.append(Line(cells))
+        errors = sum(exchange.is_error for exchange in group)
+        cancelled = sum(exchange.is_cancelled for exchange in group)
+        counts = map(str, (len(group), len(times), errors, cancelled))
+        slow = (_ms(median(times)), _ms(max(times))) if times else ("", "")
+        lines.append(Line((group[0].method, *counts, *slow)))
     return lines
 
 
@@ -626,10 +605,9 @@ def slowest(found: Iterable[Exchange]) -> str:
 def totals(counts: Counts) -> str:
     """Return the counts in one line."""
     numbers = attrs.asdict(counts, filter=lambda _, value: isinstance(value, int))
-    versions = ", ".join(counts.protocol_versions)
     texts = [f"{name} {number}" for name, number in numbers.items()]
-    if versions:
-        texts.append(f"protocol version {versions}")
+    if counts.protocol_versions:
+        texts.append(f"protocol version {', '.join(counts.protocol_versions)}")
     return ", ".join(texts)
 
 
@@ -659,13 +637,7 @@ _COLUMNS: Final[Mapping[Column, Callable[[Row], str]]] = {
 def print_timeline(
     file: str | os.PathLike[str], selection: Selection | None = None, *, with_messages: bool = False
 ) -> None:
-    """Print a recording as a table, with a summary.
-
-    Colours are used, and columns cut, on a terminal only.
-
-    Raises:
-        RecordingError: The file is not a recording.
-    """
+    """Print a recording as a table, with a summary; `records_of` names the errors."""
     rows, counts, messages = read_rows(file, with_messages=with_messages)
     # These columns are shown only if rows differ in them.
     differs = {
@@ -703,10 +675,7 @@ def read_rows(
 ) -> tuple[list[Row], Counts, dict[int | None, str]]:
     """Return all rows of a recording, its counts, and the texts of its messages by record number.
 
-    There are texts only with `with_messages`.
-
-    Raises:
-        RecordingError: The file is not a recording.
+    There are texts only with `with_messages`. `records_of` names the errors.
     """
     timeline, rows, messages = Timeline(), list[Row](), dict[int | None, str]()
     for item in records_of(file):
