@@ -69,11 +69,7 @@ def _declined(params: ElicitParams, reason: str) -> ElicitResult:
 
 
 def ask(params: ElicitParams) -> ElicitResult:
-    """Ask the user on the terminal; the end of the input (Ctrl-D) declines.
-
-    Raises:
-        KeyboardInterrupt: The user pressed Ctrl-C.
-    """
+    """Ask the user on the terminal; the end of the input (Ctrl-D) declines."""
     host = "no host"
     with hidden_bars():
         echo_error(f"the server asks: {params.message} (Ctrl-D declines)")

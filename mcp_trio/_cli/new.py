@@ -115,12 +115,7 @@ def new_command(name: str, template: str, into: Path) -> None:
 
 
 def package_name(name: str) -> str:
-    """Return the name of the package for a distribution: `my_server` for `My-Server`.
-
-    Raises:
-        click.UsageError: The name is not valid for a distribution, or the package would have a
-            name that Python does not allow, or that of another module.
-    """
+    """Return the name of the package for a distribution: `my_server` for `My-Server`."""
     if not _DISTRIBUTION_NAME.fullmatch(name):
         raise click.UsageError(
             f"{name!r} is not a valid name for a distribution: write ASCII letters, digits, '-',"
@@ -143,11 +138,7 @@ def package_name(name: str) -> str:
 
 
 def write_project(project: Path, template: str, package: str) -> None:
-    """Write the files of a template to the new folder `project`, with the name of the package.
-
-    Raises:
-        OSError: A file cannot be written.
-    """
+    """Write the files of a template to the new folder `project`, with the name of the package."""
     replacements = {
         TEMPLATE_PACKAGE: package,
         TEMPLATE_NAME: package.replace("_", "-"),

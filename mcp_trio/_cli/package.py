@@ -38,7 +38,6 @@ MANIFEST_VERSION: Final = "0.4"  # the first one with servers of type "uv"
 # The keys of `project.urls`, normalized, that name a page. The first one that is present counts.
 # https://packaging.python.org/en/latest/specifications/well-known-project-urls/
 _REPOSITORY: Final = ("repository", "source", "sourcecode", "github", "code")
-_HOME_PAGE: Final = ("homepage",)
 _FORGES: Final[Mapping[str, str]] = {"github.com": "github", "gitlab.com": "gitlab"}
 
 # The zip format has no earlier time. With a fixed one, equal files make equal bundles.
@@ -79,6 +78,13 @@ class Project:
         name: Any = readme if isinstance(readme, str) else readme.get("file", "")
         path = self.folder / name
         return path if path.is_file() else None
+
+    @property
+    def name_in_readme(self) -> str | None:
+        """The name in the registry that the README says."""
+        text = "" if self.readme is None else self.readme.read_text(encoding="utf-8")
+        found = _NAME_IN_README.search(text)
+        return None if found is None else found[1]
 
     def url(self, keys: Sequence[str]) -> str | None:
         """Return the URL in `project.urls` under the first of these keys that is present."""
@@ -183,7 +189,7 @@ def package_command(
     if with_server_json:
         document = server_json(project, server, registry_name, url)
         files[output / "server.json"] = _json(document)
-        if _name_in_readme(project) != document["name"]:
+        if project.name_in_readme != document["name"]:
             line = f"<!-- mcp-name: {document['name']} -->"
             click.echo(f"add this line to the README for the registry: {line}", err=True)
     if with_bundle:
@@ -200,12 +206,7 @@ def package_command(
 
 
 def read_project(target: str, *, description: str | None, version: str | None) -> Project:
-    """Read the pyproject.toml of an imported server.
-
-    Args:
-        target: The TARGET, which was imported by `load_server`.
-        description: The description, in place of the one in pyproject.toml.
-        version: The version, in place of the one in pyproject.toml.
+    """Read the pyproject.toml of an imported server; a description or version given replaces its.
 
     Raises:
         click.UsageError: There is no pyproject.toml, it cannot be used, or information is missing.
@@ -260,19 +261,16 @@ def read_project(target: str, *, description: str | None, version: str | None) -
 def server_json(
     project: Project, server: "Server", name: str | None, url: str | None
 ) -> dict[str, Any]:
-    """Return the content of server.json.
+    """Return the content of server.json for a project that is a package on PyPI.
 
-    Args:
-        project: The project, a package on PyPI.
-        server: The server, for its title and the URL of its page.
-        name: The name in the registry, in reverse-DNS form. None: the README says it.
-        url: The URL at which the package's command serves over HTTP. None: it serves over stdio.
+    Without a name in the registry, the README says it. Without the URL at which the package's
+    command serves over HTTP, it serves over stdio.
 
     Raises:
         click.UsageError: The name is missing, a value is not valid in the registry, or hosts could
             not run the package.
     """
-    name = name or _name_in_readme(project)
+    name = name or project.name_in_readme
     if name is None:
         raise click.UsageError(
             f"server.json needs a name in the registry: add --name io.github.USER/{project.name}"
@@ -305,10 +303,8 @@ def server_json(
             "title": server.title,
             "description": project.description,
             "version": project.version,
-            "websiteUrl": server.website_url or project.url(_HOME_PAGE),
-            "repository": None
-            if repository is None
-            else {"url": repository, "source": _FORGES.get(host, host)},
+            "websiteUrl": server.website_url or project.url(["homepage"]),
+            "repository": repository and {"url": repository, "source": _FORGES.get(host, host)},
             "packages": [
                 {
                     "registryType": "pypi",
@@ -324,26 +320,14 @@ def server_json(
     )
 
 
-def _name_in_readme(project: Project) -> str | None:
-    if project.readme is None:
-        return None
-    found = _NAME_IN_README.search(project.readme.read_text(encoding="utf-8"))
-    return None if found is None else found[1]
-
-
 # The bundle.
 
 
 def manifest_json(project: Project, server: "Server", author: str | None) -> dict[str, Any]:
     """Return the content of a bundle's manifest.json, with the tools and prompts of the server.
 
-    Args:
-        project: The project, whose dependencies hosts install with uv.
-        server: The server. It gets no lifespan, so it cannot be served afterwards.
-        author: The author, as `NAME <EMAIL>`. None: the first one in pyproject.toml.
-
-    Raises:
-        click.UsageError: The author is missing.
+    The server gets no lifespan, so it cannot be served afterwards. The author, `NAME <EMAIL>`, is
+    by default the first one in pyproject.toml.
     """
     if author is not None:
         name, email = parseaddr(author)
@@ -378,8 +362,8 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
             "version": project.version,
             "description": project.description,
             "author": _without_none(authors[0]),
-            "repository": None if repository is None else {"type": "git", "url": repository},
-            "homepage": server.website_url or project.url(_HOME_PAGE),
+            "repository": repository and {"type": "git", "url": repository},
+            "homepage": server.website_url or project.url(["homepage"]),
             "server": {
                 "type": "uv",
                 "entry_point": project.server_file.relative_to(project.folder).as_posix(),
@@ -392,14 +376,11 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
             # The server makes a prompt's text from the arguments, which `prompts_generated` says.
             # The schema requires a text, and the description stands for it.
             "prompts": [
-                _without_none(
-                    {
-                        "name": prompt.name,
-                        "description": prompt.description,
-                        "arguments": [argument.name for argument in prompt.arguments or ()],
-                        "text": prompt.description or prompt.name,
-                    }
-                )
+                _without_none({"name": prompt.name, "description": prompt.description})
+                | {
+                    "arguments": [argument.name for argument in prompt.arguments or ()],
+                    "text": prompt.description or prompt.name,
+                }
                 for prompt in prompts
             ],
             "prompts_generated": True if prompts else None,
@@ -411,17 +392,9 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
 
 
 def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Path]) -> bytes:
-    """Return an MCPB bundle, a zip file; the same files make the same bytes.
+    """Return an MCPB bundle, a zip file with files of the project, and more that are `included`.
 
-    Hidden files and byte code in folders are left out.
-
-    Args:
-        project: The project, whose files the bundle contains.
-        manifest: The content of manifest.json.
-        included: More files and folders of the project.
-
-    Raises:
-        click.UsageError: An included path is not in the project's folder.
+    The same files make the same bytes. Hidden files and byte code in folders are left out.
     """
     for path in included:
         if not path.resolve().is_relative_to(project.folder):

@@ -215,12 +215,7 @@ def _report_remaining(remaining: "Sequence[RemainingSecret]") -> None:
 
 
 def _target_file(file: str, output: str | None, *, in_place: bool) -> str | None:
-    """Return the file to write, OUT or the recording itself; None for stdout.
-
-    Raises:
-        click.UsageError: OUT and --in-place contradict each other or the recording, or a session is
-            still being recorded to it.
-    """
+    """Return the file to write, OUT or the recording itself; None for stdout."""
     if not in_place:
         if output and is_same_recording(output, file):
             raise click.UsageError("OUT is the recording itself: use --in-place to replace it")
@@ -270,8 +265,7 @@ def _redaction(
 def _intact_records(file: str) -> "list[Record]":
     """Return the records; a last line that was cut is reported and left out.
 
-    Raises:
-        RecordingError: The file is not a recording, or is damaged: new digests would hide that.
+    Other damage raises an error, because new digests would hide it.
     """
     records: list[Record] = []
     for item in records_of(file):

@@ -17,6 +17,7 @@ from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TRANSPORTS,
     combined,
+    flag_of,
     given_serving_options,
     listen_address,
     listening,
@@ -69,11 +70,7 @@ _limit_options: Final = combined(
 
 
 def _take_limits(options: dict[str, Any]) -> "Sequence[Middleware]":
-    """Take the values of `_limit_options` out of those of all options, and return the limits.
-
-    Raises:
-        click.UsageError: A rate is invalid.
-    """
+    """Take the values of `_limit_options` out of those of all options, and return the limits."""
     rates, concurrency, quotas = (
         options.pop(name) for name in ("rate_limits", "concurrency_limit", "quotas")
     )
@@ -136,12 +133,7 @@ def _add_observers(
     audit_key: str | None,
     telemetry: bool,
 ) -> None:
-    """Add the observers that the options of a command ask for to a server.
-
-    Raises:
-        click.UsageError: Options contradict each other.
-        click.ClickException: A package is missing.
-    """
+    """Add the observers that the options of a command ask for to a server."""
     if log_file is None and (log_format or log_level):
         raise click.UsageError("--log-format and --log-level need --log-file PATH")
     if audit_log is None and audit_key is not None:
@@ -307,10 +299,9 @@ def run_command(
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     limits = _take_limits(options)
     observers = {name: options.pop(name) for name in _OBSERVER_NAMES}
-    if options["keyfile"] is not None and options["certfile"] is None:
-        raise click.UsageError("--keyfile needs --certfile")
-    if options["client_cafile"] is not None and options["certfile"] is None:
-        raise click.UsageError("--client-cafile needs --certfile")
+    for name in ("keyfile", "client_cafile"):
+        if options[name] is not None and options["certfile"] is None:
+            raise click.UsageError(f"{flag_of(name)} needs --certfile")
     recording = take_recording(options, record, strict=strict)
     given = dict(given_serving_options(transport, options))
     redis_url = given.pop("redis", None)
@@ -366,11 +357,7 @@ def run_command(
 
 
 def _redis_stores(url: str, server: "Server") -> "Stores":
-    """Return the stores of all servers with this name that use the same Redis.
-
-    Raises:
-        click.UsageError: coredis is not installed, or the URL is invalid.
-    """
+    """Return the stores of all servers with this name that use the same Redis."""
     from mcp_trio._client.config import expanded
 
     try:

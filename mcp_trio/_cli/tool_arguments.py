@@ -170,11 +170,7 @@ def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any])
 
 
 def prompt_arguments(given: ParsedArguments) -> dict[str, str]:
-    """Return the arguments of a prompt.
-
-    Raises:
-        click.UsageError: One is not a string.
-    """
+    """Return the arguments of a prompt, which have to be strings."""
     if isinstance(given, list):
         given = {each.name: _json(each) if each.is_json else each.text for each in given}
     for name, value in given.items():
