@@ -16,7 +16,8 @@ import click
 
 from mcp_trio._version import __version__
 
-# The arguments of a first call, by template. A template is a folder of this name in `templates`.
+# The arguments of a first call, by template. A template is a folder of this name in `templates`;
+# the files in `shared` belong to each.
 FIRST_CALLS: Final[Mapping[str, str]] = {
     "minimal": "greet name=Ada",
     "http": "add_note text=Hello",
@@ -24,9 +25,7 @@ FIRST_CALLS: Final[Mapping[str, str]] = {
 }
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
-TEMPLATE_NAME: Final = "my-server"
 TEMPLATE_PACKAGE: Final = "my_server"
-TEMPLATE_REQUIREMENT: Final = "mcp-trio>=0.0.0"
 
 # https://packaging.python.org/en/latest/specifications/name-normalization/
 _DISTRIBUTION_NAME: Final = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
@@ -139,13 +138,15 @@ def package_name(name: str) -> str:
 
 def write_project(project: Path, template: str, package: str) -> None:
     """Write the files of a template to the new folder `project`, with the name of the package."""
+    description = (TEMPLATES / template / TEMPLATE_PACKAGE / "__init__.py").read_text("utf-8")
     replacements = {
+        "DESCRIPTION": description.strip().strip('"'),
         TEMPLATE_PACKAGE: package,
-        TEMPLATE_NAME: package.replace("_", "-"),
-        TEMPLATE_REQUIREMENT: f"mcp-trio>={__version__}",
+        "my-server": package.replace("_", "-"),
+        "mcp-trio>=0.0.0": f"mcp-trio>={__version__}",
     }
-    source = TEMPLATES / template
-    for file in sorted(source.rglob("*")):
+    folders = (TEMPLATES / "shared", TEMPLATES / template)
+    for source, file in ((folder, file) for folder in folders for file in folder.rglob("*")):
         # An installed package has byte code.
         if file.is_dir() or "__pycache__" in file.parts:
             continue
@@ -156,4 +157,5 @@ def write_project(project: Path, template: str, package: str) -> None:
         if file.name == "gitignore":  # in this repository, Git would use a file .gitignore
             target = target.with_name(".gitignore")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+        with target.open("a", encoding="utf-8") as opened:  # a template adds to a shared file
+            opened.write(text)

@@ -95,9 +95,18 @@ def test_the_name_is_normalized_in_the_package_and_the_project_file(create):
         "tests/test_server.py",
     ]
     table = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    assert table["description"] == "An MCP server with one tool."
     assert table["name"] == "my-own-gitignore"
     assert table["scripts"] == {"my-own-gitignore": "my_own_gitignore.server:main"}
     assert f"mcp-trio>={__version__}" in table["dependencies"]
+
+
+def test_files_that_a_server_writes_are_ignored_besides_those_of_every_template(tmp_path):
+    for template, file in [("minimal", ""), ("http", "/notes.jsonl"), ("full", "/books.db")]:
+        new.write_project(tmp_path / template, template, "weather")
+        lines = (tmp_path / template / ".gitignore").read_text().splitlines()
+        assert "__pycache__/" in lines
+        assert not file or lines[-1] == file
 
 
 def test_the_next_commands_are_printed(invoke, tmp_path):
@@ -164,4 +173,4 @@ def test_nothing_is_left_behind_if_the_session_cannot_be_recorded(invoke, tmp_pa
 
 def test_every_template_has_a_first_call():
     folders = {path.name for path in new.TEMPLATES.iterdir() if path.is_dir()}
-    assert folders == set(new.FIRST_CALLS)
+    assert folders == {"shared", *new.FIRST_CALLS}

@@ -7,10 +7,10 @@ a replay returns them without a database.
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-import attrs
 import trio
 from mcp_trio import effect
 
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS book (
 """
 
 
-@attrs.frozen
+@dataclass(frozen=True)
 class Book:
     """A book, and the day on which it was added."""
 

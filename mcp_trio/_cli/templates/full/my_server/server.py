@@ -6,8 +6,8 @@ The environment variable BOOKS_DATABASE names the file of the database, books.db
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-import attrs
 from mcp_trio import Context, Server, ToolError
 
 from my_server.database import Book, Database, books_by, open_database, remove, store
@@ -28,7 +28,7 @@ server: Server = Server(
 )
 
 
-@attrs.frozen
+@dataclass(frozen=True)
 class Removal:
     """The form of `remove_book`."""
 
