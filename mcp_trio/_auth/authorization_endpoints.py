@@ -810,7 +810,7 @@ class Endpoints:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
             metadata = msgspec.json.decode(incoming.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
         try:
             client, response = registered_client(

@@ -872,7 +872,7 @@ class ClientFlow:
             raise self._rejection(failed, response, hints={"invalid_redirect_uri": hint})
         try:
             registered = msgspec.json.decode(response.body, type=_RegistrationResponse)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise self._error(f"{self._issuer} registered the client without a client_id") from None
         method = registered.token_endpoint_auth_method or self._method_to_register()
         if registered.client_secret is not None and method == "none":

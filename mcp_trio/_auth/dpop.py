@@ -94,7 +94,8 @@ class DPoP:
             NonceNeededError: The proof lacks a valid nonce.
             VerifierUnavailableError: The shared store of used proofs does not answer.
         """
-        from joserfc import errors, jwk, jws, jwt
+        from joserfc import jwk, jws, jwt
+        from joserfc.errors import JoseError
 
         registry = self._registry = self._registry or jws_registry(self.algorithms)
         try:
@@ -108,7 +109,7 @@ class DPoP:
             if key.is_private:
                 raise InvalidProofError("the proof has no public key")
             claims = jwt.decode(proof, key, registry=registry).claims
-        except (errors.JoseError, ValueError, TypeError, KeyError, Warning) as error:
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError, Warning) as error:
             raise InvalidProofError("the proof is not signed by the key that it has") from error
         if not hmac.compare_digest(key.thumbprint(), thumbprint):
             raise InvalidProofError("the token is bound to another key")

@@ -159,7 +159,7 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
     try:
         return msgspec.json.decode(fetched.body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FetchError(url, f"not a valid document: {error}", fetched.status) from error
 
 
@@ -190,6 +190,6 @@ def _oauth_error(body: bytes) -> str | None:
     """Return the error code of an OAuth error response; None if the body is something else."""
     try:
         code = msgspec.json.decode(body, type=_ErrorResponse).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return code if _ERROR_CODE.fullmatch(code) else None

@@ -449,7 +449,7 @@ class ClientDocuments:
             raise InvalidClientError("the client's metadata document is not sent as JSON")
         try:
             return msgspec.json.decode(fetched.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidClientError("the client's metadata document is not JSON") from None
 
     async def _address_of(self, url: str) -> str:

@@ -205,7 +205,7 @@ class JWTVerifier:
             header = jws.extract_compact(token.encode("ascii"), registry=registry).headers()
             registry.check_header(header)
             registry.get_alg(header["alg"])
-        except (errors.JoseError, ValueError, KeyError, TypeError) as error:
+        except (errors.JoseError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidTokenError(
                 "the token is not a JSON Web Token with an allowed algorithm"
             ) from error

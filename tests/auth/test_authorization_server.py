@@ -402,7 +402,7 @@ async def test_invalid_registrations_are_rejected(site, metadata, error):
     assert (await site.register(**metadata)).problem == (400, error)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"'])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 60_000])
 async def test_a_registration_has_to_be_a_json_object(site, body):
     reply = await site.send("POST", "/register", body)
     assert reply.problem == (400, "invalid_client_metadata")

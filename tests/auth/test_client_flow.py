@@ -495,7 +495,8 @@ def test_a_redirect_uri_that_is_not_accepted_is_explained():
 
 
 def test_a_registration_without_an_id_is_an_error():
-    assert "without a client_id" in failure(Conversation({REGISTER_URL: answer({}, 201)}))
+    for response in (answer({}, 201), answer(b'{"a": ' + b"[" * 9000, 201)):
+        assert "without a client_id" in failure(Conversation({REGISTER_URL: response}))
 
 
 @pytest.mark.requirement("AUTH-54", "AUTH-55", "AUTH-56", "TRAP-125", "AUTH-12")

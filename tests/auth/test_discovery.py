@@ -270,6 +270,8 @@ async def test_a_redirect_is_not_followed():
         ({"status_code": 404}, "HTTP status 404"),
         ({"status_code": 200, "text": "<html>"}, "not a valid document"),
         ({"status_code": 200, "json": {"issuer": 1}}, "not a valid document"),
+        ({"status_code": 200, "content": b'{"a": ' + b"[" * 9000}, "not a valid document"),
+        ({"status_code": 500, "content": b'{"a": ' + b"[" * 9000}, "HTTP status 500"),
         ({"status_code": 200, "content": b'{"issuer": "\xff"}'}, "not a valid document"),
         (
             {

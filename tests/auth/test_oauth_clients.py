@@ -122,6 +122,7 @@ async def test_a_number_as_a_host_is_the_address_that_the_system_makes_of_it():
         (sending(b"", 302, location="http://127.0.0.1/"), "status 302"),
         (sending(DOCUMENT, **{"content-type": "text/html"}), "not sent as JSON"),
         (sending(b"{"), "is not JSON"),
+        (sending(b"[" * 9000 + b"]" * 7000), "is not JSON"),
         (sending([]), "is not a JSON object"),
         (sending({**DOCUMENT, "client_id": f"{URL}?"}), "is not the document's URL"),
         (sending({**DOCUMENT, "redirect_uris": ["http://evil.example/"]}), "not a redirect URI"),

@@ -70,6 +70,10 @@ def encoded(data):
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
+# As a header it is within the limit of 8 KiB, and nested more deeply than a decoder goes.
+NESTED = encoded(b'{"alg": ' + b"[" * 3000 + b"]" * 3000 + b"}")
+
+
 def unsigned(issuer):
     _, payload, _ = issuer.token().split(".")
     header = encoded(json.dumps({"alg": "none"}).encode())
@@ -114,6 +118,7 @@ ATTACKS = {
     "a DPoP proof": (lambda it: it.token(typ="dpop+jwt"), "not that of an access token"),
     "a token without a subject": (lambda it: it.token(sub=None, client_id=None), "neither"),
     "no JSON Web Token": (lambda _: "abc", "JSON Web Token"),
+    "a header that is nested deeply": (lambda _: f"{NESTED}.e30.AA", "JSON Web Token"),
     "a token of one MiB": (lambda _: "a.b." + "c" * 2**20, "JSON Web Token"),
     "a subject that is a number": (lambda it: it.token(sub=7), "sub"),
     "scopes that are a number": (lambda it: it.token(scope=7), "scope"),
@@ -514,7 +519,7 @@ async def test_another_proof_is_rejected(clock, change, reason):
 async def test_a_proof_by_another_key_is_rejected(clock):
     with pytest.raises(InvalidProofError, match="another key"):
         await check(DPoP(now=clock), proof_of(OTHER))
-    for junk in ("", "a.b.c", "ä.b.c"):
+    for junk in ("", "a.b.c", "ä.b.c", f"{NESTED}.e30.AA"):
         with pytest.raises(InvalidProofError, match="not signed"):
             await check(DPoP(now=clock), junk)
 
