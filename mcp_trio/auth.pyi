@@ -10,7 +10,6 @@ from ._auth.credentials import OAuth as OAuth
 from ._auth.credentials import TokenExchange as TokenExchange
 from ._auth.credentials import WorkloadIdentity as WorkloadIdentity
 from ._auth.credentials import open_browser as open_browser
-from ._auth.dpop import DPoP as DPoP
 from ._auth.enterprises import Enterprise as Enterprise
 from ._auth.http_auth import http_auth as http_auth
 from ._auth.http_auth import log_out as log_out
@@ -26,6 +25,7 @@ from ._auth.token_store import FileTokenStore as FileTokenStore
 from ._auth.token_store import KeyringTokenStore as KeyringTokenStore
 from ._auth.token_store import MemoryTokenStore as MemoryTokenStore
 from ._auth.token_store import TokenStore as TokenStore
+from ._auth.verification import DPoP as DPoP
 from ._auth.verification import Introspection as Introspection
 from ._auth.verification import InvalidTokenError as InvalidTokenError
 from ._auth.verification import JWTVerifier as JWTVerifier

@@ -33,19 +33,17 @@ from mcp_trio._auth.challenges import (
     checked_scopes,
     format_challenge,
 )
-from mcp_trio._auth.dpop import (
-    DPOP_HEADER,
-    NONCE_HEADER,
-    DPoP,
-    InvalidProofError,
-    NonceNeededError,
-)
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import PROTECTED_RESOURCE, ProtectedResourceMetadata
 from mcp_trio._auth.verification import (
+    DPOP_HEADER,
+    NONCE_HEADER,
+    DPoP,
     Introspection,
+    InvalidProofError,
     InvalidTokenError,
     JWTVerifier,
+    NonceNeededError,
     TokenVerifier,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo

@@ -10,7 +10,7 @@ import pytest
 import trio
 from joserfc import jwk
 
-from mcp_trio._auth.dpop import InvalidProofError, NonceNeededError
+from mcp_trio._auth.verification import InvalidProofError, NonceNeededError
 from mcp_trio.auth import (
     AuthInfo,
     DPoP,

@@ -13,7 +13,7 @@ import trio
 from joserfc.jwk import ECKey
 
 from mcp_trio import Limits
-from mcp_trio._auth.dpop import InvalidProofError
+from mcp_trio._auth.verification import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection, open_connection
 from mcp_trio._redis.instances import RedisInstance
 from mcp_trio._testing.store_contracts import ScriptedHandler
