@@ -55,6 +55,7 @@ from mcp_trio._auth.metadata import (
 from mcp_trio._auth.oauth_clients import (
     AUTH_METHODS,
     JWT_BEARER,
+    ClientDocuments,
     InvalidClientError,
     OAuthClient,
     is_document_url,
@@ -67,7 +68,7 @@ from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
 from mcp_trio._protocol.security import sha256_base64url
 
 if TYPE_CHECKING:
-    from mcp_trio._auth.authorization_server import AuthorizationServer
+    from mcp_trio._auth.authorization_server import AuthorizationServer, SigningKeys
 
 logger = logging.getLogger("mcp_trio")
 
@@ -79,9 +80,6 @@ TOKEN: Final = "/token"  # noqa: S105  no secret
 REGISTER: Final = "/register"
 REVOKE: Final = "/revoke"
 JWKS: Final = "/jwks"
-
-ALGORITHM: Final = "ES256"
-TOKEN_TYPE: Final = "at+jwt"  # noqa: S105  no secret
 
 # How long an authorization request waits for the user's decision, and how long a code is valid.
 PENDING_SECONDS: Final = 600.0
@@ -97,29 +95,12 @@ _PARAMETERS_MAX: Final = 50
 _FORM: Final = "application/x-www-form-urlencoded"
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
-# The HTTP status for each error code: RFC 6749, sections 4.1.2.1 and 5.2, RFC 7591, section 3.2.2,
-# RFC 8707, section 2.
-ERRORS: Final[Mapping[str, int]] = {
-    "invalid_request": 400,
-    "invalid_client": 401,
-    "invalid_grant": 400,
-    "unauthorized_client": 400,
-    "unsupported_grant_type": 400,
-    "unsupported_response_type": 400,
-    "invalid_scope": 400,
-    "invalid_target": 400,
-    "invalid_redirect_uri": 400,
-    "invalid_client_metadata": 400,
-    "access_denied": 403,
-    "temporarily_unavailable": 503,
-}
-
-# The HTTP status of a page for some error codes; 400 for all others.
-_PAGE_STATUSES: Final[Mapping[str, int]] = {"access_denied": 403, "temporarily_unavailable": 503}
+# The HTTP status for some error codes of RFC 6749, section 5.2; 400 for all others.
+_STATUSES: Final = {"invalid_client": 401, "access_denied": 403, "temporarily_unavailable": 503}
 
 
 class OAuthError(Exception):
-    """A request is answered with an OAuth error; the code is one of `ERRORS`."""
+    """A request is answered with an error code of RFC 6749, RFC 7591 or RFC 8707."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)
@@ -274,10 +255,8 @@ class Endpoints:
         server: The authorization server, with its settings, storage, login and random values.
         issuer: The issuer: the URL of the server, without a slash at its end.
         resources: The URLs of the servers for which tokens are issued; the first is the default.
-        sign: Returns a signed token with these claims.
-        claims_in: Returns the claims of a token that this server has signed; None for others.
-        fetch_document: Returns the client whose id is the URL of a metadata document; None if
-            there may be no such clients.
+        keys: The keys that sign access tokens.
+        documents: The metadata documents of clients; None if no client may have one.
         clients: The clients that the operator has registered, by id.
         enterprises: The enterprises whose assertions are accepted, by issuer.
         scopes: Returns all known scopes.
@@ -287,9 +266,8 @@ class Endpoints:
     server: "AuthorizationServer"
     issuer: str
     resources: Sequence[str]
-    sign: Callable[[Mapping[str, Any]], Awaitable[str]]
-    claims_in: Callable[[str], Awaitable[Mapping[str, Any] | None]]
-    fetch_document: Callable[[str], Awaitable[OAuthClient]] | None
+    keys: "SigningKeys"
+    documents: ClientDocuments | None
     clients: Mapping[str, OAuthClient]
     enterprises: Mapping[str, Enterprise]
     scopes: Callable[[], Collection[str]]
@@ -306,7 +284,9 @@ class Endpoints:
             return await endpoint(self, EndpointRequest(request, body, now))
         except OAuthError as error:
             if request.path in PAGES:
-                return error_page(error.description, status=_PAGE_STATUSES.get(error.code, 400))
+                # No user can correct the credentials of a client, so a page has no status 401.
+                status = 400 if error.code == "invalid_client" else _STATUSES.get(error.code, 400)
+                return error_page(error.description, status=status)
             return error_response(error, request)
 
     # Records.
@@ -349,9 +329,9 @@ class Endpoints:
         trusted = self.clients.get(client_id)
         if trusted is not None:
             return trusted
-        if self.fetch_document is not None and is_document_url(client_id):
+        if self.documents is not None and is_document_url(client_id):
             try:
-                return await self.fetch_document(client_id)
+                return await self.documents.fetch(client_id)
             except InvalidClientError as error:
                 raise OAuthError("invalid_client", str(error)) from None
         found = await self._get(OAuthClient, client_id, now)
@@ -654,12 +634,12 @@ class Endpoints:
         record, stored = await self._unused(Code, code, client, now)
         if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
             raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
-        if not _is_verified(verifier, record.challenge):
+        computed = sha256_base64url(verifier.encode())  # RFC 7636, section 4.6
+        if not _VERIFIER.fullmatch(verifier) or not hmac.compare_digest(computed, record.challenge):
             raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
         # The used code is kept as long as the token that it gave could be used.
         seconds = self.server.access_token_seconds
-        granted = await self._use_up(code, record, stored, form, now=now, seconds=seconds)
-        return await self._token_response(client, record.grant_id, granted, now)
+        return await self._redeem(client, code, record, stored, form, now=now, seconds=seconds)
 
     async def refresh(
         self, client: OAuthClient, form: Mapping[str, str], now: float
@@ -670,8 +650,7 @@ class Endpoints:
             raise OAuthError("invalid_request", "refresh_token is missing")
         record, stored = await self._unused(RefreshToken, token, client, now)
         seconds = self.server.refresh_token_seconds
-        granted = await self._use_up(token, record, stored, form, now=now, seconds=seconds)
-        return await self._token_response(client, record.grant_id, granted, now)
+        return await self._redeem(client, token, record, stored, form, now=now, seconds=seconds)
 
     async def _unused(
         self, kind: type[OneTime], secret: str, client: OAuthClient, now: float
@@ -685,8 +664,9 @@ class Endpoints:
             raise await self._reused(found[0], now)
         return found
 
-    async def _use_up(
+    async def _redeem(
         self,
+        client: OAuthClient,
         secret: str,
         record: Code | RefreshToken,
         stored: bytes,
@@ -694,12 +674,8 @@ class Endpoints:
         *,
         now: float,
         seconds: float,
-    ) -> tuple[Grant, Sequence[str]]:
-        """Mark a code or refresh token as used.
-
-        Returns:
-            Its grant, and those of the grant's scopes that the request asks for.
-        """
+    ) -> HttpResponse:
+        """Mark a code or refresh token as used; keep the mark for `seconds`. Return new tokens."""
         grant = await self.grant(record.grant_id, now=now)
         if grant is None:
             raise OAuthError("invalid_grant", "the grant has ended")
@@ -712,7 +688,7 @@ class Endpoints:
         used = msgspec.structs.replace(record, is_used=True)
         if not await self._store(sha256_hex(secret), used, now=now, seconds=seconds, old=stored):
             raise await self._reused(record, now)
-        return grant, scopes
+        return await self._token_response(client, record.grant_id, grant, scopes, now)
 
     async def _reused(self, record: Code | RefreshToken, now: float) -> OAuthError:
         await self.end_grant(record.grant_id, now=now)
@@ -761,13 +737,12 @@ class Endpoints:
         )
         grant_id = self.server.random()
         await self._store(grant_id, grant, now=now, seconds=self.server.access_token_seconds)
-        return await self._token_response(client, grant_id, (grant, scopes), now)
+        return await self._token_response(client, grant_id, grant, scopes, now)
 
     async def _token_response(
-        self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float
+        self, client: OAuthClient, grant_id: str, grant: Grant, scopes: Sequence[str], now: float
     ) -> HttpResponse:
         """Return the response with new tokens of a grant, and store the grant until they expire."""
-        grant, scopes = granted
         remaining = grant.ends_at - now
         token_seconds = min(self.server.access_token_seconds, remaining)
         lifetime = token_seconds
@@ -789,7 +764,7 @@ class Endpoints:
             GRANT_ID: grant_id,
         }
         response = {
-            "access_token": await self.sign(claims),
+            "access_token": await self.keys.sign(claims),
             "token_type": "Bearer",
             "expires_in": int(token_seconds),
             "scope": " ".join(scopes),
@@ -842,7 +817,7 @@ class Endpoints:
         if found is not None:
             grant_id = found[0].grant_id
         else:
-            grant_id = (await self.claims_in(token) or {}).get(GRANT_ID, "")
+            grant_id = (await self.keys.claims_in(token) or {}).get(GRANT_ID, "")
         grant = await self.grant(grant_id, now=incoming.now)
         if grant is not None and grant.client_id == client.client_id:
             await self.end_grant(grant_id, now=incoming.now)
@@ -906,7 +881,7 @@ class Endpoints:
             revocation_endpoint_auth_methods_supported=[*AUTH_METHODS],
             code_challenge_methods_supported=["S256"],
             authorization_response_iss_parameter_supported=True,
-            client_id_metadata_document_supported=self.fetch_document is not None,
+            client_id_metadata_document_supported=self.documents is not None,
         )
         return json_response(document)
 
@@ -954,7 +929,7 @@ def json_response(value: Any, *, status: int = HTTPStatus.OK) -> HttpResponse:
 def error_response(error: OAuthError, request: HttpRequest) -> HttpResponse:
     """Return the response of an endpoint for clients that reports an error (RFC 6749, 5.2)."""
     body = {"error": error.code, "error_description": error.description}
-    response = json_response(body, status=ERRORS[error.code])
+    response = json_response(body, status=_STATUSES.get(error.code, 400))
     if error.code != "invalid_client" or "authorization" not in request.headers:
         return response
     challenge = ("WWW-Authenticate", 'Basic realm="token"')
@@ -979,10 +954,3 @@ def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
     if scheme.lower() != "basic" or not colon:
         raise OAuthError("invalid_client", "the Authorization header has to be Basic")
     return unquote_plus(client_id), unquote_plus(secret)
-
-
-def _is_verified(verifier: str, challenge: str) -> bool:
-    """Return whether a verifier belongs to a challenge (RFC 7636, section 4.6)."""
-    computed = sha256_base64url(verifier.encode())
-    is_well_formed = _VERIFIER.fullmatch(verifier) is not None
-    return is_well_formed and hmac.compare_digest(computed.encode(), challenge.encode())

@@ -19,7 +19,6 @@ import msgspec
 import trio
 
 from mcp_trio._auth.authorization_endpoints import (
-    ALGORITHM,
     AUTHORIZE,
     ENDPOINTS,
     JWKS,
@@ -27,7 +26,6 @@ from mcp_trio._auth.authorization_endpoints import (
     REGISTER,
     REVOKE,
     TOKEN,
-    TOKEN_TYPE,
     Endpoints,
     Login,
     OAuthError,
@@ -49,6 +47,8 @@ from mcp_trio._protocol.shares import Rate, TokenBuckets, network_of
 if TYPE_CHECKING:
     import httpx2
     from joserfc.jwk import Key, KeyParameters
+
+ALGORITHM: Final = "ES256"
 
 BODY_BYTES_MAX: Final = 64 * 1024
 
@@ -112,11 +112,25 @@ class SigningKeys:
             await self._update(lambda keys: self._rotated(keys, now), now)
         return self._keys
 
-    async def signing(self) -> "Key":
-        """Return the key that signs now."""
+    async def sign(self, claims: Mapping[str, Any]) -> str:
+        """Return an access token with these claims, signed with the key that signs now."""
+        from joserfc import jwt
+
         keys, now = await self.published(), self.now()
         started = sum(each.signs_from <= now for each in self._stored)
-        return keys[max(started - 1, 0)]
+        key = keys[max(started - 1, 0)]
+        return jwt.encode({"alg": ALGORITHM, "typ": "at+jwt", "kid": key.kid}, dict(claims), key)
+
+    async def claims_in(self, token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a token that one of the keys has signed, even if it has expired."""
+        from joserfc import errors, jwt
+        from joserfc.jwk import KeySet
+
+        try:
+            keys = KeySet([*await self.published()])
+            return jwt.decode(token, keys, algorithms=[ALGORITHM]).claims
+        except (errors.JoseError, ValueError, TypeError):
+            return None
 
     async def replace(self) -> None:
         """Make a key that signs at once, and forget the others."""
@@ -321,9 +335,8 @@ class AuthorizationServer:
             server=self,
             issuer=self.issuer,
             resources=resources,
-            sign=self._sign,
-            claims_in=self._claims_in,
-            fetch_document=self._documents.fetch if self.has_documents else None,
+            keys=self._keys,
+            documents=self._documents if self.has_documents else None,
             clients={client.client_id: client for client in self.clients},
             enterprises={each.issuer: each for each in self.enterprises},
             scopes=lambda: {*described, *scopes()},
@@ -392,25 +405,6 @@ class AuthorizationServer:
         """Return the public keys, as a JSON Web Key Set."""
         return {"keys": [key.as_dict(private=False) for key in await self._keys.published()]}
 
-    async def _sign(self, claims: Mapping[str, Any]) -> str:
-        from joserfc import jwt
-
-        key = await self._keys.signing()
-        header = {"alg": ALGORITHM, "typ": TOKEN_TYPE, "kid": key.kid}
-        return jwt.encode(header, dict(claims), key)
-
-    async def _claims_in(self, token: str) -> Mapping[str, Any] | None:
-        """Return the claims of a token that this server has signed, even if it has expired."""
-        from joserfc import errors, jwt
-        from joserfc.jwk import KeySet
-
-        keys = KeySet([*await self._keys.published()])
-        try:
-            decoded = jwt.decode(token, keys, algorithms=[ALGORITHM])
-        except (errors.JoseError, ValueError, TypeError):
-            return None
-        return decoded.claims
-
     async def _login_of(self, grant_id: str) -> str | None:
         grant = await self.endpoints.grant(grant_id, now=self.now())
         return None if grant is None else grant.login_id
@@ -421,7 +415,7 @@ class AuthorizationServer:
         Raises:
             InvalidTokenError: The token is not one of this server, has expired, or is revoked.
         """
-        claims = await self._claims_in(token)
+        claims = await self._keys.claims_in(token)
         if claims is None:
             raise InvalidTokenError("the token is signed by no key of this server")
         check_claims(claims, issuer=self.endpoints.issuer, now=self.now())

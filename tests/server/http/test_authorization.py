@@ -973,7 +973,7 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
             ends_at=now + 3600,
         )
         await endpoints._store("grant", grant, now=now, seconds=900)
-        granted = OAuthClient(client_id="c"), "grant", (grant, [])
+        granted = OAuthClient(client_id="c"), "grant", grant, []
         return json.loads((await endpoints._token_response(*granted, now)).body)["access_token"]
 
     good = await token(endpoints, url, clock.now)
