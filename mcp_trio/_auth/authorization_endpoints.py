@@ -451,13 +451,8 @@ class Endpoints:
         await self._store(key, auth_request, now=incoming.now, seconds=PENDING_SECONDS)
         return consent_page(
             client,
-            server_name=self.server.name,
-            subject=auth_request.subject,
-            login_at=getattr(self.server.login, "issuer", ""),
-            redirect_uri=auth_request.redirect_uri,
-            resource=auth_request.resource,
-            scopes=auth_request.scopes,
-            scope_texts=self.server.scopes or {},
+            auth_request,
+            self.server,
             action=f"{self.issuer}{AUTHORIZE}",
             request_id=request_id,
             is_development=self.is_development,

@@ -7,16 +7,19 @@ is escaped.
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
 from html import escape
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import attrs
 
 from mcp_trio._auth.oauth_clients import OAuthClient, is_loopback_redirect
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
+
+if TYPE_CHECKING:
+    from mcp_trio._auth.authorization_endpoints import AuthorizationRequest
+    from mcp_trio._auth.authorization_server import AuthorizationServer
 
 # 256 random bits in Base64URL.
 _COOKIE_VALUE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -62,7 +65,7 @@ _POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-PAGE_HEADERS: Final[Headers] = (
+_PAGE_HEADERS: Final[Headers] = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", _POLICY),
     ("X-Frame-Options", "DENY"),  # for browsers without `frame-ancestors`
@@ -72,7 +75,7 @@ PAGE_HEADERS: Final[Headers] = (
 )
 
 
-def page(
+def _page(
     title: str, body: str, *, status: int = HTTPStatus.OK, headers: Headers = ()
 ) -> HttpResponse:
     """Return a page; the title is plain text, the body HTML."""
@@ -83,7 +86,7 @@ def page(
         f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
     content_type = ("Content-Type", "text/html; charset=utf-8")
-    return HttpResponse(status, [content_type, *PAGE_HEADERS, *headers], html.encode())
+    return HttpResponse(status, [content_type, *_PAGE_HEADERS, *headers], html.encode())
 
 
 def _destination_text(redirect_uri: str) -> str:
@@ -117,7 +120,7 @@ def error_page(
     if back is not None:
         destination = escape(_destination_text(back))
         body += f'\n<p><a href="{escape(back)}" rel="noreferrer">Return to {destination}</a></p>'
-    return page("Access cannot be allowed", body, status=status, headers=headers)
+    return _page("Access cannot be allowed", body, status=status, headers=headers)
 
 
 def _cookie_name(name: str, issuer: str) -> str:
@@ -145,14 +148,9 @@ def set_cookie(name: str, value: str, issuer: str, seconds: float) -> tuple[str,
 
 def consent_page(
     client: OAuthClient,
+    auth_request: "AuthorizationRequest",
+    server: "AuthorizationServer",
     *,
-    server_name: str,
-    subject: str | None,
-    login_at: str,
-    redirect_uri: str,
-    resource: str,
-    scopes: Sequence[str],
-    scope_texts: Mapping[str, str],
     action: str,
     request_id: str,
     is_development: bool,
@@ -160,8 +158,7 @@ def consent_page(
 ) -> HttpResponse:
     """Return the page on which the user allows or denies the access of a client.
 
-    The subject is None for a user who logs in at the identity provider `login_at` after allowing
-    the access. Only a form with the secret `request_id` is accepted.
+    Its form is sent to the URL `action`, where it is accepted with the secret `request_id` only.
     """
     name = client.name or "An application without a name"
     # A client with a metadata document has the URL of the document as its id.
@@ -172,9 +169,10 @@ def consent_page(
         registration = f"described by {host}"
     else:
         registration = "registered by itself, with a name that is not verified"
+    texts, redirect_uri = server.scopes or {}, auth_request.redirect_uri
     permissions = "".join(
-        f"<li>{escape(scope)}{': ' + escape(text) if (text := scope_texts.get(scope)) else ''}</li>"
-        for scope in scopes
+        f"<li>{escape(scope)}{': ' + escape(text) if (text := texts.get(scope)) else ''}</li>"
+        for scope in auth_request.scopes
     )
     warnings: list[str] = []
     if is_development:
@@ -188,14 +186,15 @@ def consent_page(
         )
     elif host and urlsplit(redirect_uri).netloc != host:
         warnings.append(f"You will be sent to another site than {host}.")
-    if subject is None:
-        user = ("Next you sign in at", escape(urlsplit(login_at).netloc))
+    if auth_request.subject is None:  # the user logs in after allowing the access
+        provider = getattr(server.login, "issuer", "")
+        user = ("Next you sign in at", escape(urlsplit(provider).netloc))
     else:
-        user = ("Signed in as", escape(subject))
+        user = ("Signed in as", escape(auth_request.subject))
     rows = [
         ("Application", f"{escape(name)}<br>({escape(registration)})"),
         user,
-        ("Access to", escape(resource)),
+        ("Access to", escape(auth_request.resource)),
         ("Permissions", f"<ul>{permissions}</ul>" if permissions else "use of this server"),
         ("Then you return to", escape(_destination_text(redirect_uri))),
     ]
@@ -208,4 +207,4 @@ def consent_page(
         '<button class="allow" name="decision" value="allow">Allow</button>'
         '<button name="decision" value="deny">Deny</button></form>'
     )
-    return page(f"{name} asks for access to {server_name}", body, headers=headers)
+    return _page(f"{name} asks for access to {server.name}", body, headers=headers)
