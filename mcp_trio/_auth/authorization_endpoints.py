@@ -1,8 +1,8 @@
 """The endpoints of an authorization server: from a request to a response, by the rules of OAuth.
 
-`Endpoints.respond` looks the path and the method up in `ENDPOINTS`. The time is an argument; the
-`AuthorizationServer` has the random values, the storage and the login of users. So every rule is
-tested without a socket.
+`Endpoints.respond` looks the path and the method up in `ENDPOINTS`. The `AuthorizationServer` has
+the clock, the random values, the storage and the login of users. So every rule is tested without a
+socket.
 
 A user's approval makes a *grant*. Its code, and then each of its refresh tokens, can be used once.
 If one of them is used twice, it was stolen, and the grant ends, with all its tokens.
@@ -192,14 +192,10 @@ KINDS: Final[Mapping[type[Any], str]] = {
 
 @attrs.frozen(eq=False, repr=False)
 class EndpointRequest:
-    """A request to an endpoint.
-
-    `now` is the Unix time.
-    """
+    """A request to an endpoint."""
 
     request: HttpRequest
     body: bytes
-    now: float
 
     def query(self) -> dict[str, str]:
         """Return the parameters in the query.
@@ -252,7 +248,7 @@ class Endpoints:
     Each of them raises `OAuthError` for a request that is not valid; `respond` answers with it.
 
     Attributes:
-        server: The authorization server, with its settings, storage, login and random values.
+        server: The authorization server: its settings, storage, login, clock and random values.
         issuer: The issuer: the URL of the server, without a slash at its end.
         resources: The URLs of the servers for which tokens are issued; the first is the default.
         keys: The keys that sign access tokens.
@@ -273,7 +269,7 @@ class Endpoints:
     scopes: Callable[[], Collection[str]]
     is_development: bool
 
-    async def respond(self, request: HttpRequest, body: bytes, *, now: float) -> HttpResponse:
+    async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response to a request for one of the paths in `ENDPOINTS`."""
         methods = ENDPOINTS[request.path]
         endpoint = methods.get(request.method)
@@ -281,7 +277,7 @@ class Endpoints:
             allow = ("Allow", ", ".join(methods))
             return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
         try:
-            return await endpoint(self, EndpointRequest(request, body, now))
+            return await endpoint(self, EndpointRequest(request, body))
         except OAuthError as error:
             if request.path in PAGES:
                 # No user can correct the credentials of a client, so a page has no status 401.
@@ -291,32 +287,33 @@ class Endpoints:
 
     # Records.
 
-    async def _get(self, kind: type[T], key: str, now: float) -> tuple[T, bytes] | None:
+    async def _get(self, kind: type[T], key: str) -> tuple[T, bytes] | None:
         """Return a record, decoded and as it is stored."""
-        stored = await self.server.storage.get(KINDS[kind], key, now=now)
+        stored = await self.server.storage.get(KINDS[kind], key, now=self.server.now())
         return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
 
     async def _store(
-        self, key: str, record: Any, *, now: float, seconds: float, old: bytes | None = None
+        self, key: str, record: Any, *, seconds: float, old: bytes | None = None
     ) -> bool:
         """Store a record in place of `old`; return False if another request was faster.
 
         Without `old`, the record is new. Only a consent has a key that is not random.
         """
-        kind, stored = KINDS[type(record)], msgspec.json.encode(record)
+        kind, stored, now = KINDS[type(record)], msgspec.json.encode(record), self.server.now()
         return await self.server.storage.swap(
             kind, key, old, stored, now=now, expires_at=now + seconds
         )
 
-    async def end_grant(self, grant_id: str, *, now: float) -> None:
+    async def end_grant(self, grant_id: str) -> None:
         """End a grant: none of its tokens is valid any more."""
-        while (found := await self._get(Grant, grant_id, now)) is not None:
-            if await self.server.storage.swap(KINDS[Grant], grant_id, found[1], None, now=now):
+        storage, kind, now = self.server.storage, KINDS[Grant], self.server.now()
+        while (found := await self._get(Grant, grant_id)) is not None:
+            if await storage.swap(kind, grant_id, found[1], None, now=now):
                 return
 
-    async def grant(self, grant_id: str, *, now: float) -> Grant | None:
+    async def grant(self, grant_id: str) -> Grant | None:
         """Return a grant; None if it has ended."""
-        found = await self._get(Grant, grant_id, now)
+        found = await self._get(Grant, grant_id)
         if found is None:
             return None
         login = self.server.login
@@ -324,7 +321,7 @@ class Endpoints:
             return None
         return found[0]
 
-    async def _client(self, client_id: str, now: float) -> OAuthClient | None:
+    async def _client(self, client_id: str) -> OAuthClient | None:
         """Return a client of the operator, of a document or of a registration, or None."""
         trusted = self.clients.get(client_id)
         if trusted is not None:
@@ -334,15 +331,15 @@ class Endpoints:
                 return await self.documents.fetch(client_id)
             except InvalidClientError as error:
                 raise OAuthError("invalid_client", str(error)) from None
-        found = await self._get(OAuthClient, client_id, now)
+        found = await self._get(OAuthClient, client_id)
         return None if found is None else found[0]
 
-    async def _prolong_registration(self, client: OAuthClient, now: float) -> None:
+    async def _prolong_registration(self, client: OAuthClient) -> None:
         """Let the registration of a client expire later than the code or tokens it has just got."""
-        found = await self._get(OAuthClient, client.client_id, now)
+        found = await self._get(OAuthClient, client.client_id)
         if found is not None:
             seconds = self.server.refresh_token_seconds + self.server.unused_seconds
-            await self._store(client.client_id, client, now=now, seconds=seconds, old=found[1])
+            await self._store(client.client_id, client, seconds=seconds, old=found[1])
 
     # The authorization endpoint.
 
@@ -355,7 +352,7 @@ class Endpoints:
         """
         parameters = incoming.query()
         client_id = parameters.get("client_id")
-        client = None if client_id is None else await self._client(client_id, incoming.now)
+        client = None if client_id is None else await self._client(client_id)
         if client is None:
             text = "The application is not known here, or not any more: let it register again."
             return error_page(text)
@@ -377,8 +374,8 @@ class Endpoints:
             auth_request = msgspec.structs.replace(
                 auth_request, subject=user.subject, login_id=user.login_id
             )
-            if await self._has_consent(auth_request, incoming.now):
-                return await self._redirect_with_code(client, auth_request, incoming.now)
+            if await self._has_consent(auth_request):
+                return await self._redirect_with_code(client, auth_request)
         elif not isinstance(self.server.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
         return await self._ask_for_consent(client, auth_request, incoming)
@@ -430,14 +427,14 @@ class Endpoints:
                 return resource
         raise OAuthError("invalid_target", "no tokens are issued here for this resource")
 
-    async def _has_consent(self, auth_request: AuthorizationRequest, now: float) -> bool:
+    async def _has_consent(self, auth_request: AuthorizationRequest) -> bool:
         """Return whether the user has allowed this before, and need not be asked again.
 
         Without https the redirect may reach another program than before (RFC 8252, section 8.6).
         """
         if self.is_development or not auth_request.redirect_uri.startswith("https:"):
             return False
-        found = await self._get(Consent, auth_request.consent_key(), now)
+        found = await self._get(Consent, auth_request.consent_key())
         return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
 
     async def _ask_for_consent(
@@ -448,7 +445,7 @@ class Endpoints:
         request_id = self.server.random()
         auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
         key = sha256_hex(request_id)
-        await self._store(key, auth_request, now=incoming.now, seconds=PENDING_SECONDS)
+        await self._store(key, auth_request, seconds=PENDING_SECONDS)
         return consent_page(
             client,
             auth_request,
@@ -466,7 +463,7 @@ class Endpoints:
         """
         form = incoming.form()
         key = sha256_hex(form.get("request", ""))
-        found = await self._get(AuthorizationRequest, key, incoming.now)
+        found = await self._get(AuthorizationRequest, key)
         cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
         if found is None or not hmac.compare_digest(found[0].cookie_digest, sha256_hex(cookie)):
             text = "This page has expired, or belongs to another browser. Start again."
@@ -478,9 +475,9 @@ class Endpoints:
             text = "You are not signed in as before. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         kind = KINDS[AuthorizationRequest]
-        if not await self.server.storage.swap(kind, key, stored, None, now=incoming.now):
+        if not await self.server.storage.swap(kind, key, stored, None, now=self.server.now()):
             return error_page("This page was used before. Start again.")
-        client = await self._client_of(auth_request, incoming.now)
+        client = await self._client_of(auth_request)
         if form.get("decision") != "allow":
             return redirect_to(
                 self._error_url(
@@ -499,12 +496,12 @@ class Endpoints:
                 return self._failed_login_page(auth_request, error)
             # The cookie lasts as long as the login may take.
             return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, LOGIN_SECONDS))
-        await self._remember_consent(auth_request, incoming.now)
-        return await self._redirect_with_code(client, auth_request, incoming.now)
+        await self._remember_consent(auth_request)
+        return await self._redirect_with_code(client, auth_request)
 
-    async def _client_of(self, auth_request: AuthorizationRequest, now: float) -> OAuthClient:
+    async def _client_of(self, auth_request: AuthorizationRequest) -> OAuthClient:
         """Return the client of an authorization request."""
-        client = await self._client(auth_request.client_id, now)
+        client = await self._client(auth_request.client_id)
         if client is None or not client.accepts_redirect(auth_request.redirect_uri):
             text = "The application is not known here any more."
             raise OAuthError("invalid_request", text)
@@ -532,16 +529,16 @@ class Endpoints:
         )
         return error_page(text, status=HTTPStatus.BAD_GATEWAY, back=back)
 
-    async def _remember_consent(self, auth_request: AuthorizationRequest, now: float) -> None:
+    async def _remember_consent(self, auth_request: AuthorizationRequest) -> None:
         """Remember the consent of the user, together with the scopes that were allowed before."""
         key = auth_request.consent_key()
-        found = await self._get(Consent, key, now)
+        found = await self._get(Consent, key)
         before, old = ((), None) if found is None else (found[0].scopes, found[1])
         consent = Consent(scopes=sorted({*before, *auth_request.scopes}))
-        await self._store(key, consent, now=now, seconds=self.server.consent_seconds, old=old)
+        await self._store(key, consent, seconds=self.server.consent_seconds, old=old)
 
     async def _redirect_with_code(
-        self, client: OAuthClient, auth_request: AuthorizationRequest, now: float
+        self, client: OAuthClient, auth_request: AuthorizationRequest
     ) -> HttpResponse:
         """Return the redirect to the client with a code, after storing the grant."""
         assert auth_request.subject is not None
@@ -552,18 +549,18 @@ class Endpoints:
             scopes=auth_request.scopes,
             resource=auth_request.resource,
             has_refresh="refresh_token" in client.grant_types,
-            ends_at=now + self.server.grant_seconds,
+            ends_at=self.server.now() + self.server.grant_seconds,
             login_id=auth_request.login_id,
         )
-        await self._store(grant_id, grant, now=now, seconds=CODE_SECONDS)
+        await self._store(grant_id, grant, seconds=CODE_SECONDS)
         record = Code(
             grant_id=grant_id,
             client_id=auth_request.client_id,
             redirect_uri=auth_request.redirect_uri,
             challenge=auth_request.challenge,
         )
-        await self._store(sha256_hex(code), record, now=now, seconds=CODE_SECONDS)
-        await self._prolong_registration(client, now)
+        await self._store(sha256_hex(code), record, seconds=CODE_SECONDS)
+        await self._prolong_registration(client)
         return redirect_to(
             self._redirect_url(auth_request.redirect_uri, auth_request.state, {"code": code})
         )
@@ -589,7 +586,7 @@ class Endpoints:
             )
         if grant_type not in client.grant_types:
             raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
-        return await _GRANTS[grant_type](self, client, form, incoming.now)
+        return await _GRANTS[grant_type](self, client, form)
 
     @property
     def grant_types(self) -> Sequence[str]:
@@ -608,7 +605,7 @@ class Endpoints:
             client_id, secret = basic
         if client_id is None:
             raise OAuthError("invalid_client", "client_id is missing")
-        client = await self._client(client_id, incoming.now)
+        client = await self._client(client_id)
         if client is None:
             raise OAuthError("invalid_client", "the client is not known here, or not any more")
         # A client may send its secret in the header or in the form, whichever it has registered.
@@ -619,14 +616,12 @@ class Endpoints:
             raise OAuthError("invalid_client", "the client's secret is missing or wrong")
         return client
 
-    async def redeem_code(
-        self, client: OAuthClient, form: Mapping[str, str], now: float
-    ) -> HttpResponse:
+    async def redeem_code(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
         """Redeem a code (OAuth 2.1, section 4.1.3)."""
         code, verifier = form.get("code"), form.get("code_verifier")
         if code is None or verifier is None:
             raise OAuthError("invalid_request", "code or code_verifier is missing")
-        record, stored = await self._unused(Code, code, client, now)
+        record, stored = await self._unused(Code, code, client)
         if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
             raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
         computed = sha256_base64url(verifier.encode())  # RFC 7636, section 4.6
@@ -634,29 +629,27 @@ class Endpoints:
             raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
         # The used code is kept as long as the token that it gave could be used.
         seconds = self.server.access_token_seconds
-        return await self._redeem(client, code, record, stored, form, now=now, seconds=seconds)
+        return await self._redeem(client, code, record, stored, form, seconds=seconds)
 
-    async def refresh(
-        self, client: OAuthClient, form: Mapping[str, str], now: float
-    ) -> HttpResponse:
+    async def refresh(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
         """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14)."""
         token = form.get("refresh_token")
         if token is None:
             raise OAuthError("invalid_request", "refresh_token is missing")
-        record, stored = await self._unused(RefreshToken, token, client, now)
+        record, stored = await self._unused(RefreshToken, token, client)
         seconds = self.server.refresh_token_seconds
-        return await self._redeem(client, token, record, stored, form, now=now, seconds=seconds)
+        return await self._redeem(client, token, record, stored, form, seconds=seconds)
 
     async def _unused(
-        self, kind: type[OneTime], secret: str, client: OAuthClient, now: float
+        self, kind: type[OneTime], secret: str, client: OAuthClient
     ) -> tuple[OneTime, bytes]:
         """Return a code or refresh token, decoded and as it is stored."""
-        found = await self._get(kind, sha256_hex(secret), now)
+        found = await self._get(kind, sha256_hex(secret))
         if found is None or found[0].client_id != client.client_id:
             text = f"the {KINDS[kind]} is unknown, has expired or is another client's"
             raise OAuthError("invalid_grant", text)
         if found[0].is_used:
-            raise await self._reused(found[0], now)
+            raise await self._reused(found[0])
         return found
 
     async def _redeem(
@@ -667,11 +660,10 @@ class Endpoints:
         stored: bytes,
         form: Mapping[str, str],
         *,
-        now: float,
         seconds: float,
     ) -> HttpResponse:
         """Mark a code or refresh token as used; keep the mark for `seconds`. Return new tokens."""
-        grant = await self.grant(record.grant_id, now=now)
+        grant = await self.grant(record.grant_id)
         if grant is None:
             raise OAuthError("invalid_grant", "the grant has ended")
         scope_text = form.get("scope")
@@ -681,22 +673,24 @@ class Endpoints:
         if "resource" in form and self._resource_in(form) != grant.resource:
             raise OAuthError("invalid_target", "the user has allowed another resource")
         used = msgspec.structs.replace(record, is_used=True)
-        if not await self._store(sha256_hex(secret), used, now=now, seconds=seconds, old=stored):
-            raise await self._reused(record, now)
+        if not await self._store(sha256_hex(secret), used, seconds=seconds, old=stored):
+            raise await self._reused(record)
+        now = self.server.now()
         return await self._token_response(client, record.grant_id, grant, scopes, now)
 
-    async def _reused(self, record: Code | RefreshToken, now: float) -> OAuthError:
-        await self.end_grant(record.grant_id, now=now)
+    async def _reused(self, record: Code | RefreshToken) -> OAuthError:
+        await self.end_grant(record.grant_id)
         text = f"the {KINDS[type(record)]} was used before: its tokens are revoked"
         return OAuthError("invalid_grant", text)
 
     async def exchange_assertion(
-        self, client: OAuthClient, form: Mapping[str, str], now: float
+        self, client: OAuthClient, form: Mapping[str, str]
     ) -> HttpResponse:
         """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token."""
         assertion = form.get("assertion")
         if assertion is None:
             raise OAuthError("invalid_request", "assertion is missing")
+        now = self.server.now()
         try:
             enterprise = self.enterprises.get(issuer_in(assertion) or "")
             if enterprise is None:
@@ -731,7 +725,7 @@ class Endpoints:
             ends_at=now + self.server.access_token_seconds,
         )
         grant_id = self.server.random()
-        await self._store(grant_id, grant, now=now, seconds=self.server.access_token_seconds)
+        await self._store(grant_id, grant, seconds=self.server.access_token_seconds)
         return await self._token_response(client, grant_id, grant, scopes, now)
 
     async def _token_response(
@@ -745,7 +739,7 @@ class Endpoints:
             lifetime = min(max(lifetime, self.server.refresh_token_seconds), remaining)
         # The grant is replaced by itself, so that it expires later. That fails if it has ended.
         stored = msgspec.json.encode(grant)
-        if not await self._store(grant_id, grant, now=now, seconds=lifetime, old=stored):
+        if not await self._store(grant_id, grant, seconds=lifetime, old=stored):
             raise OAuthError("invalid_grant", "the grant has ended")
         claims = {
             "iss": self.issuer,
@@ -768,8 +762,8 @@ class Endpoints:
             refresh_token = response["refresh_token"] = self.server.random()
             record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
             key, seconds = sha256_hex(refresh_token), self.server.refresh_token_seconds
-            await self._store(key, record, now=now, seconds=seconds)
-        await self._prolong_registration(client, now)
+            await self._store(key, record, seconds=seconds)
+        await self._prolong_registration(client)
         return json_response(response)
 
     # The other endpoints.
@@ -787,18 +781,16 @@ class Endpoints:
                 metadata,
                 client_id=self.server.random(),
                 secret=self.server.random(),
-                now=incoming.now,
+                now=self.server.now(),
             )
         except InvalidClientError as error:
             raise OAuthError(error.code, str(error)) from None
         if (
-            await self.server.storage.count(KINDS[OAuthClient], now=incoming.now)
+            await self.server.storage.count(KINDS[OAuthClient], now=self.server.now())
             >= self.server.registrations_max
         ):
             raise OAuthError("temporarily_unavailable", "there are too many registered clients")
-        await self._store(
-            client.client_id, client, now=incoming.now, seconds=self.server.unused_seconds
-        )
+        await self._store(client.client_id, client, seconds=self.server.unused_seconds)
         return json_response(response, status=HTTPStatus.CREATED)
 
     async def revoke(self, incoming: EndpointRequest) -> HttpResponse:
@@ -808,14 +800,14 @@ class Endpoints:
         token = form.get("token")
         if token is None:
             raise OAuthError("invalid_request", "token is missing")
-        found = await self._get(RefreshToken, sha256_hex(token), incoming.now)
+        found = await self._get(RefreshToken, sha256_hex(token))
         if found is not None:
             grant_id = found[0].grant_id
         else:
             grant_id = (await self.keys.claims_in(token) or {}).get(GRANT_ID, "")
-        grant = await self.grant(grant_id, now=incoming.now)
+        grant = await self.grant(grant_id)
         if grant is not None and grant.client_id == client.client_id:
-            await self.end_grant(grant_id, now=incoming.now)
+            await self.end_grant(grant_id)
         return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
 
     async def callback(self, incoming: EndpointRequest) -> HttpResponse:
@@ -834,7 +826,7 @@ class Endpoints:
             )
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
-        client = await self._client_of(auth_request, incoming.now)
+        client = await self._client_of(auth_request)
         try:
             finished = await self.server.login.finish(pending, parameters)
         except ProviderError as error:
@@ -852,8 +844,8 @@ class Endpoints:
         auth_request = msgspec.structs.replace(
             auth_request, subject=session.subject, login_id=session.login_id
         )
-        await self._remember_consent(auth_request, incoming.now)
-        response = await self._redirect_with_code(client, auth_request, incoming.now)
+        await self._remember_consent(auth_request)
+        response = await self._redirect_with_code(client, auth_request)
         return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
     async def metadata(self, _incoming: EndpointRequest) -> HttpResponse:

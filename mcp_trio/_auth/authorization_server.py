@@ -371,7 +371,7 @@ class AuthorizationServer:
         """
         seconds = math.ceil(self._seconds_to_wait(request, body))
         if not seconds:
-            return await self.endpoints.respond(request, body, now=self.now())
+            return await self.endpoints.respond(request, body)
         text = f"too many requests: try again in {seconds} s"
         retry = ("Retry-After", str(seconds))
         status = HTTPStatus.TOO_MANY_REQUESTS
@@ -406,7 +406,7 @@ class AuthorizationServer:
         return {"keys": [key.as_dict(private=False) for key in await self._keys.published()]}
 
     async def _login_of(self, grant_id: str) -> str | None:
-        grant = await self.endpoints.grant(grant_id, now=self.now())
+        grant = await self.endpoints.grant(grant_id)
         return None if grant is None else grant.login_id
 
     async def verify(self, token: str) -> AuthInfo:
@@ -419,7 +419,7 @@ class AuthorizationServer:
         if claims is None:
             raise InvalidTokenError("the token is signed by no key of this server")
         check_claims(claims, issuer=self.endpoints.issuer, now=self.now())
-        if await self.endpoints.grant(str(claims.get(GRANT_ID)), now=self.now()) is None:
+        if await self.endpoints.grant(str(claims.get(GRANT_ID))) is None:
             raise InvalidTokenError("the token is revoked")
         return auth_of_claims(claims)
 
