@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Union, cast
 from urllib.parse import urlsplit
 
@@ -42,6 +41,7 @@ from mcp_trio._auth.client_flow import (
     Event,
     Expiring,
     Finish,
+    FlowSettings,
     MakeAssertion,
     PrepareRedirect,
     Redirected,
@@ -131,7 +131,7 @@ def http_auth(
     parsed_url(server)
     if isinstance(auth, Bearer):
         return BearerAuth(server, auth)
-    return ServerAuth(server=server, credentials=auth, http=http, limits=limits)
+    return ServerAuth(server=server, credentials=auth, http=http, limits=limits.authorization)
 
 
 LogOut: TypeAlias = Literal["revoked", "removed", "absent"]
@@ -167,7 +167,10 @@ async def log_out(
     https://www.rfc-editor.org/rfc/rfc7009
     """
     parsed_url(server)
-    return await ServerAuth(server=server, credentials=auth, http=http, limits=limits).log_out()
+    server_auth = ServerAuth(
+        server=server, credentials=auth, http=http, limits=limits.authorization
+    )
+    return await server_auth.log_out()
 
 
 def auth_for(
@@ -194,7 +197,7 @@ def auth_for(
             server=server,
             credentials=cast("Credentials", auth),
             http=http,
-            limits=limits,
+            limits=limits.authorization,
             user_wait=user_wait,
         )
     library = library_of(auth)
@@ -320,40 +323,34 @@ class _SharedFlow:
     error: AuthorizationError | None = attrs.field(default=None, init=False)
 
 
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ServerAuth(_TrioAuth):
-    """Gets, sends and renews the tokens for one server; made by `http_auth`."""
+    """Gets, sends and renews the tokens for one server; made by `http_auth`.
 
-    def __init__(
-        self,
-        *,
-        server: str,
-        credentials: Credentials,
-        http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
-        limits: Limits = DEFAULT_LIMITS,
-        user_wait: UserWait = nullcontext,
-        wall_clock: Callable[[], float] = time.time,
-        random_text: Callable[[], str] = lambda: secrets.token_urlsafe(32),
-    ) -> None:
-        """Take the settings; `wall_clock` returns seconds since 1970."""
-        self._server = without_user(server)
-        self._credentials = credentials
-        self._http = http
-        self._limits = limits
-        self._user_wait = user_wait
-        self._wall_clock = wall_clock
-        self._random_text = random_text
-        settings = credentials.flow_settings()
+    `wall_clock` returns seconds since 1970.
+    """
+
+    server: str = attrs.field(converter=without_user)
+    credentials: Credentials
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None
+    limits: AuthorizationLimits = DEFAULT_LIMITS.authorization
+    user_wait: UserWait = nullcontext
+    wall_clock: Callable[[], float] = time.time
+    random_text: Callable[[], str] = lambda: secrets.token_urlsafe(32)
+    _settings: FlowSettings = attrs.field(init=False)
+    _tokens: TokenSet | None = attrs.field(default=None, init=False)
+    _is_loaded: bool = attrs.field(default=False, init=False)
+    _shared_flow: _SharedFlow | None = attrs.field(default=None, init=False)
+    _proof_key: ProofKey | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
         self._settings = attrs.evolve(
-            settings, renew_before_seconds=limits.authorization.renew_before_seconds
+            self.credentials.flow_settings(), renew_before_seconds=self.limits.renew_before_seconds
         )
-        self._tokens: TokenSet | None = None
-        self._is_loaded = False
-        self._shared_flow: _SharedFlow | None = None
-        self._proof_key: ProofKey | None = None
 
     def __repr__(self) -> str:
         """Show no token."""
-        return f"<ServerAuth for {origin_of(self._server)}>"
+        return f"<ServerAuth for {origin_of(self.server)}>"
 
     # Requests to the server
 
@@ -370,7 +367,7 @@ class ServerAuth(_TrioAuth):
         """
         if not trio.lowlevel.in_trio_run():
             raise RuntimeError("authorization needs Trio: write trio.run(main)")
-        if not _is_same_origin(request, self._server):
+        if not _is_same_origin(request, self.server):
             yield request
             return
         tokens = await self._usable_tokens()
@@ -396,7 +393,7 @@ class ServerAuth(_TrioAuth):
                     return
             elif new_tokens_count:
                 return
-            if new_tokens_count == self._limits.authorization.new_tokens_max:
+            if new_tokens_count == self.limits.new_tokens_max:
                 return
             new_tokens_count += 1
             await _drop_body(response)
@@ -408,15 +405,15 @@ class ServerAuth(_TrioAuth):
             return
         request.headers[_AUTHORIZATION] = f"{tokens.token_type} {tokens.access_token}"
         if tokens.token_type == DPOP:
-            request.headers["DPoP"] = self._key_for(tokens).proof(
+            request.headers["DPoP"] = self.key_for(tokens).proof(
                 request.method,
                 str(request.url),
-                now=self._wall_clock(),
-                token_id=self._random_text(),
+                now=self.wall_clock(),
+                token_id=self.random_text(),
                 access_token=tokens.access_token,
             )
 
-    def _key_for(self, tokens: TokenSet | None) -> ProofKey:
+    def key_for(self, tokens: TokenSet | None) -> ProofKey:
         """Return the key to which these tokens are bound, or the one for the first tokens."""
         jwk = None if tokens is None else tokens.dpop_key
         if self._proof_key is None or (jwk is not None and jwk != self._proof_key.jwk):
@@ -429,7 +426,7 @@ class ServerAuth(_TrioAuth):
             self._tokens = await self._load()
             self._is_loaded = True
         tokens = self._tokens
-        if tokens is None or tokens.renew_at is None or self._wall_clock() < tokens.renew_at:
+        if tokens is None or tokens.renew_at is None or self.wall_clock() < tokens.renew_at:
             return tokens
         if self._settings.grant == "authorization_code" and tokens.refresh_token is None:
             return tokens
@@ -437,12 +434,12 @@ class ServerAuth(_TrioAuth):
             return await self._new_tokens(tokens, Expiring())
         except AuthorizationError as error:
             # It is valid for some time yet; then the server rejects it, which starts a new flow.
-            logger.info("the token for %s was not renewed: %s", origin_of(self._server), error)
+            logger.info("the token for %s was not renewed: %s", origin_of(self.server), error)
             return tokens
 
     async def _load(self) -> TokenSet | None:
         """Return the stored token, if it is one for this client and of the given issuer."""
-        tokens = await in_store(self._credentials.store, read_tokens, self._server)
+        tokens = await in_store(self.credentials.store, read_tokens, self.server)
         client, issuer = self._settings.client, self._settings.issuer
         if tokens is None or (client is not None and tokens.client.client_id != client.client_id):
             return None
@@ -494,7 +491,7 @@ class ServerAuth(_TrioAuth):
         except Exception as error:
             logger.debug("authorization failed", exc_info=error)
             shared.error = AuthorizationError(
-                f"no token for {origin_of(self._server)}: {text_with_cause(error)}"
+                f"no token for {origin_of(self.server)}: {text_with_cause(error)}"
             )
             shared.error.__cause__ = error
         finally:
@@ -526,14 +523,12 @@ class ServerAuth(_TrioAuth):
         try:
             await self._run_flow(tokens, Dropped())
         except AuthorizationError as error:
-            logger.info("a replaced token for %s: %s", origin_of(self._server), error)
+            logger.info("a replaced token for %s: %s", origin_of(self.server), error)
 
     async def log_out(self) -> LogOut:
         """Remove the stored token, and revoke it; see the function `log_out`."""
         async with self._locked():
-            is_removed, tokens = await in_store(
-                self._credentials.store, remove_tokens, self._server
-            )
+            is_removed, tokens = await in_store(self.credentials.store, remove_tokens, self.server)
         if tokens is None or tokens.revocation_endpoint is None:
             return "removed" if is_removed else "absent"
         await self._run_flow(tokens, Dropped())
@@ -542,34 +537,24 @@ class ServerAuth(_TrioAuth):
     async def _run_flow(self, tokens: TokenSet | None, event: Event) -> TokenSet | None:
         """Run a flow that begins with a token and an event; return its token, if it gets one."""
         flow = ClientFlow(
-            server=self._server,
+            server=self.server,
             settings=self._settings,
             tokens=tokens,
-            clients=await in_store(self._credentials.store, read_clients),
-            state=self._random_text(),
-            verifier=self._random_text(),
+            clients=await in_store(self.credentials.store, read_clients),
+            state=self.random_text(),
+            verifier=self.random_text(),
         )
         async with self._http_client() as http:
-            driver = _Driver(
-                flow=flow,
-                credentials=self._credentials,
-                http=http,
-                limits=self._limits.authorization,
-                proof_key=partial(self._key_for, tokens),
-                user_wait=self._user_wait,
-                wall_clock=self._wall_clock,
-                random_text=self._random_text,
-            )
-            return await driver.run(event)
+            return await _Driver(self, flow, http).run(event)
 
     @asynccontextmanager
     async def _http_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
         """Return the client for requests of the flow; one that was given stays open."""
-        if self._http is not None:
+        if self.http is not None:
             # A client of httpx has the same methods.
-            yield cast("httpx2.AsyncClient", self._http)
+            yield cast("httpx2.AsyncClient", self.http)
             return
-        timeout = httpx2.Timeout(None, connect=self._limits.authorization.request_seconds)
+        timeout = httpx2.Timeout(None, connect=self.limits.request_seconds)
         async with httpx2.AsyncClient(verify=default_ssl_context(), timeout=timeout) as http:
             yield http
 
@@ -577,7 +562,7 @@ class ServerAuth(_TrioAuth):
         """Return whether a stored token is a newer one, with which to try again."""
         if rejected is not None and stored.access_token == rejected.access_token:
             return False
-        if stored.expires_at is not None and stored.expires_at <= self._wall_clock():
+        if stored.expires_at is not None and stored.expires_at <= self.wall_clock():
             return False
         challenge = event.challenge if isinstance(event, Challenged) else None
         if challenge is None or challenge.error != INSUFFICIENT_SCOPE:
@@ -592,15 +577,15 @@ class ServerAuth(_TrioAuth):
             AuthorizationError: Another process holds it for longer than a login may take.
         """
         release: Release | None = None
-        with trio.move_on_after(self._limits.authorization.login_seconds):
+        with trio.move_on_after(self.limits.login_seconds):
             # Another process does not report that it has released the lock.
             while (  # noqa: ASYNC110
-                release := self._credentials.store.try_lock(self._server)
+                release := self.credentials.store.try_lock(self.server)
             ) is None:
                 await trio.sleep(_LOCK_POLL_SECONDS)
         if release is None:
             raise AuthorizationError(
-                f"no token for {origin_of(self._server)}: another process logs in at this server,"
+                f"no token for {origin_of(self.server)}: another process logs in at this server,"
                 " and has not finished within limits.authorization.login_seconds"
             )
         try:
@@ -619,7 +604,7 @@ def _challenge_in(response: httpx2.Response) -> Challenge | None:
     return None
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class _Driver:
     """Carries out the actions of one flow.
 
@@ -627,14 +612,9 @@ class _Driver:
         listener: The listener for the redirect, once it is open.
     """
 
+    auth: ServerAuth
     flow: ClientFlow
-    credentials: Credentials
     http: httpx2.AsyncClient
-    limits: AuthorizationLimits
-    proof_key: Callable[[], ProofKey]
-    user_wait: UserWait
-    wall_clock: Callable[[], float]
-    random_text: Callable[[], str]
     listener: RedirectListener | None = attrs.field(default=None, init=False)
 
     async def run(self, event: Event) -> TokenSet | None:
@@ -646,7 +626,7 @@ class _Driver:
         try:
             while True:
                 assert next_event is not None
-                actions = self.flow.receive(next_event, self.wall_clock())
+                actions = self.flow.receive(next_event, self.auth.wall_clock())
                 for action in actions:
                     if isinstance(action, Finish):
                         return None if action.tokens is None else await self._finish(action.tokens)
@@ -672,7 +652,10 @@ class _Driver:
                 return Redirected(await self._authorize(action))
             case MakeAssertion():
                 token = await assertion_of(
-                    self.credentials, action, now=self.wall_clock(), token_id=self.random_text()
+                    self.auth.credentials,
+                    action,
+                    now=self.auth.wall_clock(),
+                    token_id=self.auth.random_text(),
                 )
                 return AssertionMade(token)
             case Finish():
@@ -680,7 +663,7 @@ class _Driver:
 
     async def _finish(self, tokens: TokenSet) -> TokenSet:
         if tokens.token_type == DPOP:
-            tokens = attrs.evolve(tokens, dpop_key=self.proof_key().jwk)
+            tokens = attrs.evolve(tokens, dpop_key=self._proof_key.jwk)
         await self._store(write_tokens, tokens)
         return tokens
 
@@ -688,7 +671,7 @@ class _Driver:
         """Store a token or client; if that fails, it is used without being stored."""
         with trio.CancelScope(shield=True):
             try:
-                await in_store(self.credentials.store, write, value)
+                await in_store(self.auth.credentials.store, write, value)
             except (OSError, ConfigError) as error:
                 logger.warning(
                     "the token for %s is not stored: %s", origin_of(self.flow.server), error
@@ -696,14 +679,18 @@ class _Driver:
 
     # HTTP requests
 
+    @property
+    def _proof_key(self) -> ProofKey:
+        return self.auth.key_for(self.flow.tokens)
+
     async def _send(self, action: SendRequest) -> ResponseReceived:
         """Send a request, and return its response, which has a limited size."""
-        url, seconds = action.url, self.limits.request_seconds
+        url, seconds = action.url, self.auth.limits.request_seconds
         await self._check_address(url)
         headers = {**action.headers, "Accept-Encoding": "identity"}
         if action.needs_proof and self.flow.requires_dpop:
-            headers["DPoP"] = self.proof_key().proof(
-                action.method, url, now=self.wall_clock(), token_id=self.random_text()
+            headers["DPoP"] = self._proof_key.proof(
+                action.method, url, now=self.auth.wall_clock(), token_id=self.auth.random_text()
             )
         request = self.http.build_request(action.method, url, content=action.body, headers=headers)
         response: ResponseReceived | None = None
@@ -722,7 +709,7 @@ class _Driver:
             raise self._error(f"{url} cannot be reached: {text_with_cause(error)}") from error
         assert response is not None
         if self.flow.requires_dpop:
-            self.proof_key().note_nonce(url, response.headers.get("dpop-nonce"))
+            self._proof_key.note_nonce(url, response.headers.get("dpop-nonce"))
         return response
 
     async def _receive(self, request: Any) -> ResponseReceived:
@@ -734,7 +721,7 @@ class _Driver:
                     f"{request.url} answered with Content-Encoding {encoding!r}, although the"
                     " request has Accept-Encoding: identity"
                 )
-            bytes_max = self.limits.document_bytes_max
+            bytes_max = self.auth.limits.document_bytes_max
             body = await bounded_body(response, bytes_max)
             if body is None:
                 raise self._error(
@@ -776,15 +763,15 @@ class _Driver:
             return oauth.redirect
         if oauth.redirect is None and preferred is not None:
             with suppress(AuthorizationError):  # another program uses the port: register again
-                self.listener = await RedirectListener.open(preferred, self.limits)
+                self.listener = await RedirectListener.open(preferred, self.auth.limits)
         if self.listener is None:
-            self.listener = await RedirectListener.open(oauth.redirect, self.limits)
+            self.listener = await RedirectListener.open(oauth.redirect, self.auth.limits)
         return self.listener.redirect_uri
 
     @property
     def _oauth(self) -> OAuth:
-        assert isinstance(self.credentials, OAuth)  # no other grant needs a user
-        return self.credentials
+        assert isinstance(self.auth.credentials, OAuth)  # no other grant needs a user
+        return self.auth.credentials
 
     async def _ask_for_client(self, issuer: str) -> ClientInformation:
         ask = self._oauth.ask_for_client
@@ -793,13 +780,13 @@ class _Driver:
                 f"{issuer} does not register clients: register one there, and pass its id with"
                 " client_id="
             )
-        with self.user_wait():
+        with self.auth.user_wait():
             client_id, client_secret = await ask(issuer)
         return ClientInformation(client_id=client_id, client_secret=client_secret)
 
     async def _authorize(self, action: Authorize) -> str:
         """Return the URL to which the browser was redirected, by listener or `on_authorize`."""
-        seconds, redirected = self.limits.login_seconds, ""
+        seconds, redirected = self.auth.limits.login_seconds, ""
         failure: Exception | None = None
 
         async def call_on_authorize(cancel_scope: trio.CancelScope) -> None:
@@ -819,7 +806,7 @@ class _Driver:
                     " address: it has to return the URL to which the browser was redirected"
                 )
 
-        with self.user_wait(), trio.move_on_after(seconds) as timeout:
+        with self.auth.user_wait(), trio.move_on_after(seconds) as timeout:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(call_on_authorize, nursery.cancel_scope)
                 if self.listener is not None:

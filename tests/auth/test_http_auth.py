@@ -315,7 +315,7 @@ async def test_a_login_that_no_request_waits_for_ends(servers, autojump_clock):
     async with servers.http(auth=auth) as http:
         with trio.move_on_after(1):
             await call(http)
-        auth._credentials = servers.oauth()  # the next login succeeds
+        auth.credentials = servers.oauth()  # the next login succeeds
         assert (await call(http)).status_code == 200
 
 
@@ -339,7 +339,7 @@ async def test_a_user_who_does_not_log_in_is_not_waited_for_for_ever(servers, au
     async def never(_url):
         await trio.sleep_forever()
 
-    limits = Limits(authorization=AuthorizationLimits(login_seconds=60))
+    limits = AuthorizationLimits(login_seconds=60)
     async with servers.http(
         auth=servers.auth(servers.oauth(on_authorize=never), limits=limits)
     ) as http:
