@@ -18,7 +18,6 @@ from mcp_trio._auth.client_flow import (
     ACCESS_TOKEN,
     ClientInformation,
     FlowSettings,
-    MakeAssertion,
 )
 from mcp_trio._auth.token_store import FileTokenStore, MemoryTokenStore, TokenStore
 from mcp_trio._auth.urls import UrlError, is_loopback_host, split_url
@@ -81,44 +80,6 @@ async def _read_source(source: TokenSource) -> str:
         return (await path.read_text(encoding="utf-8")).strip()
     except OSError as error:
         raise AuthorizationError(f"{path}: the token cannot be read: {error.strerror}") from None
-
-
-def signed_client_assertion(
-    *, client_id: str, audience: str, key: PrivateKey, algorithm: str, now: float, token_id: str
-) -> str:
-    """Return a JWT with which a client authenticates (RFC 7523, section 3).
-
-    Raises:
-        AuthorizationError: The key does not fit the algorithm.
-    """
-    from joserfc import jwt
-    from joserfc.errors import JoseError
-    from joserfc.jwk import import_key
-
-    kinds: Mapping[str, Literal["EC", "OKP", "RSA"]] = {"E": "EC", "R": "RSA", "P": "RSA"}
-    claims = {
-        "iss": client_id,
-        "sub": client_id,
-        "aud": audience,
-        "iat": int(now),
-        "exp": int(now) + _ASSERTION_SECONDS,
-        "jti": token_id,
-    }
-    try:
-        if isinstance(key, Mapping):
-            imported = import_key({**key})
-        else:
-            kind = "OKP" if algorithm in {"EdDSA", "Ed25519"} else kinds.get(algorithm[:1], "EC")
-            imported = import_key(key, kind)
-        header = {"alg": algorithm}
-        if imported.kid is not None:
-            header["kid"] = imported.kid
-        return jwt.encode(header, claims, imported, algorithms=[algorithm])
-    except (JoseError, ValueError):
-        # The exception may quote the key.
-        raise AuthorizationError(
-            f"the private_key cannot sign with algorithm {algorithm!r}"
-        ) from None
 
 
 @attrs.frozen(kw_only=True)
@@ -266,6 +227,45 @@ class ClientCredentials:
             trusted_hosts=frozenset(self.trusted_hosts),
         )
 
+    def signed_assertion(self, audience: str, *, now: float, token_id: str) -> str:
+        """Return a JWT with which the client authenticates (RFC 7523, section 3).
+
+        Raises:
+            AuthorizationError: The key does not fit the algorithm.
+        """
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import import_key
+
+        kind: Literal["EC", "OKP", "RSA"] = "EC"
+        if self.algorithm.startswith("Ed"):
+            kind = "OKP"
+        elif self.algorithm.startswith(("RS", "PS")):
+            kind = "RSA"
+        claims = {
+            "iss": self.client_id,
+            "sub": self.client_id,
+            "aud": audience,
+            "iat": int(now),
+            "exp": int(now) + _ASSERTION_SECONDS,
+            "jti": token_id,
+        }
+        assert self.private_key is not None
+        try:
+            if isinstance(self.private_key, Mapping):
+                key = import_key({**self.private_key})
+            else:
+                key = import_key(self.private_key, kind)
+            header = {"alg": self.algorithm}
+            if key.kid is not None:
+                header["kid"] = key.kid
+            return jwt.encode(header, claims, key, algorithms=[self.algorithm])
+        except (JoseError, ValueError):
+            # The exception may quote the key.
+            raise AuthorizationError(
+                f"the private_key cannot sign with algorithm {self.algorithm!r}"
+            ) from None
+
 
 @attrs.frozen(kw_only=True)
 class EnterpriseManaged:
@@ -410,30 +410,16 @@ Credentials: TypeAlias = (
 
 
 async def assertion_of(
-    credentials: Credentials, action: MakeAssertion, *, now: float, token_id: str
+    credentials: Credentials, audience: str, *, now: float, token_id: str
 ) -> str:
-    """Return a token that this side makes or holds.
-
-    Args:
-        credentials: The settings of the client.
-        action: The token that is needed.
-        now: The time, in seconds since 1970.
-        token_id: A random id for a token that is made.
+    """Return the token of a program for an issuer; one that is made has the random `token_id`.
 
     Raises:
         AuthorizationError: The token cannot be read, or the key cannot sign.
     """
     match credentials:
         case ClientCredentials():
-            assert credentials.private_key is not None
-            return signed_client_assertion(
-                client_id=credentials.client_id,
-                audience=action.audience,
-                key=credentials.private_key,
-                algorithm=credentials.algorithm,
-                now=now,
-                token_id=token_id,
-            )
+            return credentials.signed_assertion(audience, now=now, token_id=token_id)
         case EnterpriseManaged():
             return await _read_source(credentials.id_token)
         case WorkloadIdentity() | TokenExchange():

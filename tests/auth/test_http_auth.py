@@ -11,9 +11,8 @@ import trio
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from mcp_trio import Client, ClientGroup, ConnectionLost, Limits, Server
-from mcp_trio._auth.http_auth import ProofKey
-from mcp_trio._auth.redirect_listener import RedirectListener
+from mcp_trio import Client, ClientGroup, ConnectionLost, Server
+from mcp_trio._auth.http_auth import ProofKey, RedirectListener
 from mcp_trio._auth.token_store import read_clients, read_tokens
 from mcp_trio._transports.http_libraries import send
 from mcp_trio.auth import (
