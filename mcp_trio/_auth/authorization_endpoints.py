@@ -190,35 +190,6 @@ KINDS: Final[Mapping[type[Any], str]] = {
 # Requests -----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
-class EndpointRequest:
-    """A request to an endpoint."""
-
-    request: HttpRequest
-    body: bytes
-
-    def query(self) -> dict[str, str]:
-        """Return the parameters in the query.
-
-        Raises:
-            OAuthError: A parameter occurs twice, or there are too many.
-        """
-        return _parameters(self.request.query)
-
-    def form(self) -> dict[str, str]:
-        """Return the parameters in the body.
-
-        Raises:
-            OAuthError: The body is no form, or a parameter occurs twice.
-        """
-        if media_type_of(self.request.header("content-type")) != _FORM:
-            raise OAuthError("invalid_request", f"the body has to be {_FORM}")
-        try:
-            return _parameters(self.body.decode())
-        except UnicodeDecodeError:
-            raise OAuthError("invalid_request", "the body is not UTF-8") from None
-
-
 def _parameters(text: str) -> dict[str, str]:
     """Return the parameters; RFC 6749, section 3.1: an empty one counts as absent."""
     try:
@@ -231,6 +202,16 @@ def _parameters(text: str) -> dict[str, str]:
             raise OAuthError("invalid_request", f"the parameter {name[:100]} occurs twice")
         parameters[name] = value
     return {name: value for name, value in parameters.items() if value}
+
+
+def _form_in(request: HttpRequest, body: bytes) -> dict[str, str]:
+    """Return the parameters in the body of a request."""
+    if media_type_of(request.header("content-type")) != _FORM:
+        raise OAuthError("invalid_request", f"the body has to be {_FORM}")
+    try:
+        return _parameters(body.decode())
+    except UnicodeDecodeError:
+        raise OAuthError("invalid_request", "the body is not UTF-8") from None
 
 
 Login: TypeAlias = Callable[[HttpRequest], Awaitable[str | HttpResponse | None]]
@@ -277,7 +258,7 @@ class Endpoints:
             allow = ("Allow", ", ".join(methods))
             return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
         try:
-            return await endpoint(self, EndpointRequest(request, body))
+            return await endpoint(self, request, body)
         except OAuthError as error:
             if request.path in PAGES:
                 # No user can correct the credentials of a client, so a page has no status 401.
@@ -343,14 +324,14 @@ class Endpoints:
 
     # The authorization endpoint.
 
-    async def authorize(self, incoming: EndpointRequest) -> HttpResponse:
+    async def authorize(self, request: HttpRequest, _body: bytes) -> HttpResponse:
         """Answer an authorization request with the consent page, or with a code.
 
         Errors are shown to the user. They are sent by a redirect only to a client that the operator
         has registered, because any other client could use that redirect to send the users of this
         server to any URL (RFC 9700, section 4.11.2).
         """
-        parameters = incoming.query()
+        parameters = _parameters(request.query)
         client_id = parameters.get("client_id")
         client = None if client_id is None else await self._client(client_id)
         if client is None:
@@ -359,15 +340,15 @@ class Endpoints:
         redirect_uri = parameters.get("redirect_uri")
         if redirect_uri is None or not client.accepts_redirect(redirect_uri):
             return error_page("The application has not registered the address to return to.")
-        state = parameters.get("state")
         try:
             auth_request = self._valid_request(client, redirect_uri, parameters)
         except OAuthError as error:
-            url = self._error_url(redirect_uri, state, error.code, error.description)
+            values = {"error": error.code, "error_description": error.description}
+            url = self._redirect_url(redirect_uri, parameters.get("state"), values)
             if client.is_trusted:
                 return redirect_to(url)
             return error_page(error.description, back=url)
-        user = await self._user(incoming.request)
+        user = await self._user(request)
         if isinstance(user, HttpResponse):
             return user
         if user is not None:
@@ -378,7 +359,7 @@ class Endpoints:
                 return await self._redirect_with_code(client, auth_request)
         elif not isinstance(self.server.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask_for_consent(client, auth_request, incoming)
+        return await self._ask_for_consent(client, auth_request, request)
 
     async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
@@ -438,10 +419,10 @@ class Endpoints:
         return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
 
     async def _ask_for_consent(
-        self, client: OAuthClient, auth_request: AuthorizationRequest, incoming: EndpointRequest
+        self, client: OAuthClient, auth_request: AuthorizationRequest, request: HttpRequest
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""
-        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or self.server.random()
+        cookie = cookie_of(request, _COOKIE, self.issuer) or self.server.random()
         request_id = self.server.random()
         auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
         key = sha256_hex(request_id)
@@ -456,20 +437,20 @@ class Endpoints:
             headers=[set_cookie(_COOKIE, cookie, self.issuer, PENDING_SECONDS)],
         )
 
-    async def decide(self, incoming: EndpointRequest) -> HttpResponse:
+    async def decide(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Answer the form of the consent page with a redirect to the client or to the provider.
 
         A form from another site has neither the secret id of the request nor the cookie.
         """
-        form = incoming.form()
+        form = _form_in(request, body)
         key = sha256_hex(form.get("request", ""))
         found = await self._get(AuthorizationRequest, key)
-        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
+        cookie = cookie_of(request, _COOKIE, self.issuer) or ""
         if found is None or not hmac.compare_digest(found[0].cookie_digest, sha256_hex(cookie)):
             text = "This page has expired, or belongs to another browser. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         auth_request, stored = found
-        user = await self._user(incoming.request)
+        user = await self._user(request)
         subject = user.subject if isinstance(user, LoginSession) else None
         if auth_request.subject is not None and subject != auth_request.subject:
             text = "You are not signed in as before. Start again."
@@ -480,12 +461,7 @@ class Endpoints:
         client = await self._client_of(auth_request)
         if form.get("decision") != "allow":
             return redirect_to(
-                self._error_url(
-                    auth_request.redirect_uri,
-                    auth_request.state,
-                    "access_denied",
-                    "the user has denied access",
-                )
+                self._error_url(auth_request, "access_denied", "the user has denied access")
             )
         if isinstance(self.server.login, IdentityProvider) and auth_request.subject is None:
             try:
@@ -507,10 +483,10 @@ class Endpoints:
             raise OAuthError("invalid_request", text)
         return client
 
-    def _error_url(self, redirect_uri: str, state: str | None, code: str, description: str) -> str:
+    def _error_url(self, auth_request: AuthorizationRequest, code: str, description: str) -> str:
         """Return the URL that reports an error to the client."""
         values = {"error": code, "error_description": description}
-        return self._redirect_url(redirect_uri, state, values)
+        return self._redirect_url(auth_request.redirect_uri, auth_request.state, values)
 
     def _failed_login_page(
         self, auth_request: AuthorizationRequest, error: ProviderError
@@ -523,7 +499,7 @@ class Endpoints:
         code, text = "server_error", "the login at the identity provider failed"
         if error.code == "access_denied":
             code, text = "access_denied", "the identity provider has denied the login"
-        back = self._error_url(auth_request.redirect_uri, auth_request.state, code, text)
+        back = self._error_url(auth_request, code, text)
         text = (
             f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
         )
@@ -572,10 +548,10 @@ class Endpoints:
 
     # The token endpoint.
 
-    async def token(self, incoming: EndpointRequest) -> HttpResponse:
+    async def token(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Answer a token request."""
-        form = incoming.form()
-        client = await self._authenticated(incoming, form)
+        form = _form_in(request, body)
+        client = await self._authenticated(request, form)
         grant_type = form.get("grant_type")
         if grant_type is None:
             raise OAuthError("invalid_request", "grant_type is missing")
@@ -593,12 +569,10 @@ class Endpoints:
         """The grants of this server: assertions only if an enterprise is known."""
         return [each for each in _GRANTS if each != JWT_BEARER or self.enterprises]
 
-    async def _authenticated(
-        self, incoming: EndpointRequest, form: Mapping[str, str]
-    ) -> OAuthClient:
+    async def _authenticated(self, request: HttpRequest, form: Mapping[str, str]) -> OAuthClient:
         """Return the client that has sent a request."""
         client_id, secret = form.get("client_id"), form.get("client_secret")
-        basic = _basic_credentials(incoming.request)
+        basic = _basic_credentials(request)
         if basic is not None:
             if secret is not None or client_id not in {None, basic[0]}:
                 raise OAuthError("invalid_request", "the client authenticates in two ways")
@@ -768,12 +742,12 @@ class Endpoints:
 
     # The other endpoints.
 
-    async def register(self, incoming: EndpointRequest) -> HttpResponse:
+    async def register(self, _request: HttpRequest, body: bytes) -> HttpResponse:
         """Register a client (RFC 7591)."""
         if not self.server.has_registration:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
-            metadata = msgspec.json.decode(incoming.body)
+            metadata = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
         try:
@@ -793,10 +767,10 @@ class Endpoints:
         await self._store(client.client_id, client, seconds=self.server.unused_seconds)
         return json_response(response, status=HTTPStatus.CREATED)
 
-    async def revoke(self, incoming: EndpointRequest) -> HttpResponse:
+    async def revoke(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """End the grant of a token (RFC 7009); a token that is not known is no error."""
-        form = incoming.form()
-        client = await self._authenticated(incoming, form)
+        form = _form_in(request, body)
+        client = await self._authenticated(request, form)
         token = form.get("token")
         if token is None:
             raise OAuthError("invalid_request", "token is missing")
@@ -810,15 +784,15 @@ class Endpoints:
             await self.end_grant(grant_id)
         return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
 
-    async def callback(self, incoming: EndpointRequest) -> HttpResponse:
+    async def callback(self, request: HttpRequest, _body: bytes) -> HttpResponse:
         """Answer the redirect of the identity provider with a redirect to the client.
 
         The user has allowed the access before, in the same browser.
         """
         if not isinstance(self.server.login, IdentityProvider):
             return HttpResponse(HTTPStatus.NOT_FOUND)
-        parameters = incoming.query()
-        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
+        parameters = _parameters(request.query)
+        cookie = cookie_of(request, _COOKIE, self.issuer) or ""
         pending = await self.server.login.take(parameters.get("state", ""), cookie)
         if pending is None:
             text = (
@@ -832,12 +806,8 @@ class Endpoints:
         except ProviderError as error:
             return self._failed_login_page(auth_request, error)
         if finished is None:
-            back = self._error_url(
-                auth_request.redirect_uri,
-                auth_request.state,
-                "access_denied",
-                "the user may not use this server",
-            )
+            text = "the user may not use this server"
+            back = self._error_url(auth_request, "access_denied", text)
             text = "You may not use this server."
             return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
         session, session_cookie = finished
@@ -848,7 +818,7 @@ class Endpoints:
         response = await self._redirect_with_code(client, auth_request)
         return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
-    async def metadata(self, _incoming: EndpointRequest) -> HttpResponse:
+    async def metadata(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
         """Return the metadata of the authorization server (RFC 8414)."""
         document = AuthorizationServerMetadata(
             issuer=self.issuer,
@@ -872,12 +842,12 @@ class Endpoints:
         )
         return json_response(document)
 
-    async def public_keys(self, _incoming: EndpointRequest) -> HttpResponse:
+    async def public_keys(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
         """Return the keys that verify access tokens (RFC 7517)."""
         return json_response(await self.server.jwks())
 
 
-_Endpoint: TypeAlias = Callable[[Endpoints, EndpointRequest], Awaitable[HttpResponse]]
+_Endpoint: TypeAlias = Callable[[Endpoints, HttpRequest, bytes], Awaitable[HttpResponse]]
 
 ENDPOINTS: Final[Mapping[str, Mapping[str, _Endpoint]]] = {
     AUTHORIZE: {"GET": Endpoints.authorize, "POST": Endpoints.decide},
