@@ -10,8 +10,8 @@ digest of the last line. If an attacker can replace both files, with those of an
 cut is not found: keep copies of the head elsewhere.
 
 A full file becomes PATH.1, PATH.2 and so on, the oldest first, and the chain goes on in a new file.
-The first line of each file has the format, so that a check can begin there when older files were
-moved away.
+The first complete line of each file has the format, so that a check can begin there when older
+files were moved away.
 """
 
 import hashlib
@@ -160,6 +160,7 @@ class AuditLog:
     _file: int = attrs.field(default=-1, init=False)
     _head: int = attrs.field(default=-1, init=False)
     _size: int = attrs.field(default=0, init=False)
+    _has_line: bool = attrs.field(default=False, init=False)  # the file has a complete line
     _full_at: int = attrs.field(default=0, init=False)
     _lines: int = attrs.field(default=0, init=False)
     _last_digest: str = attrs.field(default=_BEFORE_FIRST, init=False)
@@ -232,27 +233,34 @@ class AuditLog:
                 another key.
         """
         head = _read_head(os.read(self._head, _HEAD_BYTES))
-        self._lines, self._last_digest, self._ends_within_line = 0, _BEFORE_FIRST, False
-        # A new file follows the last one that was full.
-        newest = next((each for each in reversed(files_of_log(path)) if each.stat().st_size), None)
-        if newest is not None:
-            with newest.open("rb") as file:
-                file.seek(max(0, newest.stat().st_size - _TAIL_BYTES))
+        self._lines, self._last_digest = 0, _BEFORE_FIRST
+        self._has_line = self._ends_within_line = False
+        incomplete: list[bytes] = []  # the lines of files that have no complete one
+        for each in reversed(files_of_log(path)):
+            with each.open("rb") as file:
+                file.seek(max(0, each.stat().st_size - _TAIL_BYTES))
                 texts = file.read().split(b"\n")
-            # The process was killed while it wrote.
-            self._ends_within_line = bool(texts[-1]) and bool(self._size)
-            line, last = None, b""
-            while line is None and texts:  # There may be several incomplete lines at the end.
-                last = texts.pop()
-                line = _read_line(last)
-            if line is None:
-                raise RecordingError(f"cannot append to {path}: it is not an audit log")
+            if each == Path(path):
+                self._ends_within_line = bool(texts[-1])
+            # There may be several incomplete lines at the end.
+            last = next((text for text in reversed(texts) if _read_line(text)), None)
+            if last is None:  # A new file follows the last one that was full.
+                incomplete += filter(None, texts)
+                continue
+            line = _decode_line(last)
             if line.digest != _digest(_content_of(last), self.key):
                 raise RecordingError(
                     f"cannot append to {path}: its last line was changed, or has another key;"
                     f" see `mcp-trio check {path}`"
                 )
             self._lines, self._last_digest = line.n, line.digest
+            self._has_line = each == Path(path)
+            break
+        # After a loss of power, the part of a line that did not reach the disk may be null bytes.
+        begin = b'{"n":%d,"time":"' % (self._lines + 1)
+        cut = (text.rstrip(b"\0") for text in incomplete)
+        if not all(text.startswith(begin[: len(text)]) for text in cut):
+            raise RecordingError(f"cannot append to {path}: it is not an audit log")
         problem = ""
         if head is None and self._lines > 1:  # the head of the first line may not be written yet
             problem = f"its head {path}{HEAD_SUFFIX} is missing or damaged"
@@ -265,11 +273,19 @@ class AuditLog:
                 f"cannot append to {path}: {problem}; keep both files for the inquiry, and write to"
                 " a new file"
             )
+        if self._ends_within_line:
+            logger.warning(
+                "the audit log %s ends within line %d, because its process was killed, the power"
+                " failed, or the disk was full; the incomplete line stays in the file, and the"
+                " chain goes on after it",
+                path,
+                self._lines + 1,
+            )
 
     def _append(self, members: dict[str, Any]) -> None:
         number = self._lines + 1
         line = {"n": number, "time": datetime.now(UTC).isoformat(timespec="microseconds")}
-        if not self._size:
+        if not self._has_line:
             line |= {"format": FORMAT, "has_key": self.key is not None}
         if self._missing:
             line["missing"] = self._missing
@@ -292,6 +308,7 @@ class AuditLog:
             logger.error("a line of the audit log %s is lost: %s", self.path, error)  # noqa: TRY400
             return
         self._lines, self._last_digest, self._missing = number, digest, 0
+        self._has_line = True
         head = _Head(number, digest, _head_mac(number, digest, self.key))
         try:
             os.lseek(self._head, 0, os.SEEK_SET)
@@ -313,7 +330,7 @@ class AuditLog:
         try:
             *_, last = [0, *_numbers_of_full_files(path)]
             Path(path).rename(f"{path}.{last + 1}")
-            self._size, self._ends_within_line = 0, False
+            self._size, self._has_line, self._ends_within_line = 0, False, False
         except OSError as error:
             problem = error
         try:
@@ -487,30 +504,30 @@ def files_of_log(path: str | os.PathLike[str]) -> list[Path]:
     return [*files, *([Path(path)] if Path(path).exists() else [])]
 
 
-def _lines_of_log(files: Sequence[Path]) -> Iterator[tuple[bool, str, bytes]]:
-    """Yield each line with whether it is the first of its file, and its position for a reader."""
+def _lines_of_log(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Yield each line with its position for a reader."""
     for path in files:
         name = "the file" if len(files) == 1 else path.name
         with path.open("rb") as file:
             for position, raw in enumerate(file, 1):
-                yield position == 1, f"line {position} of {name}", raw.removesuffix(b"\n")
+                yield f"line {position} of {name}", raw.removesuffix(b"\n")
 
 
 def _check_lines(files: Sequence[Path], key: bytes | None, report: AuditReport) -> _Line | None:
     expected, previous = 1, _BEFORE_FIRST
     last: _Line | None = None
     checks_digests = True
-    for is_first, position, text in _lines_of_log(files):
+    for position, text in _lines_of_log(files):
         report.lines += 1
         line = _read_line(text)
         if line is None:
             report.problems.append(f"{position} is damaged, or incomplete")
             continue
-        if is_first and line.has_key and key is None and checks_digests:
+        if line.format is not None and line.has_key and key is None and checks_digests:
             checks_digests = False
             report.notes.append("changed lines were not looked for: the log needs --key FILE")
-        if report.lines == 1 and line.n > 1 and line.format is not None:
-            # The first line of a file that followed another one.
+        if last is None and line.n > 1 and line.format is not None:
+            # The first complete line of a file that followed another one.
             report.notes.append(f"{_lines_are(1, line.n - 1)} in earlier files, which are not here")
             expected, previous = line.n, line.previous
         if checks_digests and line.digest != _digest(_content_of(text), key):

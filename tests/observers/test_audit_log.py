@@ -318,6 +318,53 @@ async def test_a_line_that_was_written_in_part_is_named_and_the_chain_goes_on(
     ]
 
 
+@pytest.mark.parametrize("end", [b"", b"{", b'{"n":1,"ti', b'{"n":1,"time":"2026-11', b"\0" * 80])
+@pytest.mark.parametrize("head", [None, b""])
+async def test_a_log_whose_first_line_is_incomplete_goes_on(
+    tmp_path, autojump_clock, caplog, end, head
+):
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(end)  # the power failed
+    if head is not None:
+        Path(f"{path}.head").write_bytes(head)
+    for _ in range(2):
+        await day(path)
+    assert caplog.text.count("ends within line 1, because") == bool(end)
+    damage = "line 1 of the file is damaged, or incomplete"
+    report = check_audit_log(path, key=KEY)
+    assert (report.problems, report.notes) == ([damage] if end else [], [])
+    report = check_audit_log(path)
+    assert report.problems == ([damage] if end else [])
+    assert report.notes == ["changed lines were not looked for: the log needs --key FILE"]
+
+
+async def test_a_new_file_whose_first_line_is_incomplete_goes_on(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    path.rename(f"{path}.1")
+    path.write_bytes(b'{"n":6,"ti')
+    await day(path)
+    damage = "line 1 of audit.jsonl is damaged, or incomplete"
+    assert check_audit_log(path, key=KEY).problems == [damage]
+    Path(f"{path}.1").rename(tmp_path / "moved")
+    report = check_audit_log(path, key=KEY)
+    assert report.problems == ["line 1 of the file is damaged, or incomplete"]
+    assert report.notes == ["lines 1 to 5 are in earlier files, which are not here"]
+
+
+async def test_a_first_line_that_the_head_counts_was_cut_and_is_not_continued(
+    tmp_path, autojump_clock
+):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    path.write_bytes(path.read_bytes()[:30])
+    with pytest.raises(RecordingError, match="ends at line 0 of 5"), AuditLog(path, key=KEY):
+        pass
+    path.write_bytes(b'{"n":1,"name":"a diary"}')
+    with pytest.raises(RecordingError, match="not an audit log"), AuditLog(path, key=KEY):
+        pass
+
+
 async def test_a_full_disk_loses_lines_and_counts_them(tmp_path, autojump_clock, monkeypatch):
     from mcp_trio._observers import audit_log
 
