@@ -105,6 +105,8 @@ PROGRAM: Final = (
 )
 
 _SUBJECT_COLUMNS_MAX: Final = 100
+# Of one recording: all stateless requests of the process are in the same one.
+_REQUESTS_KEPT_MAX: Final = 1000
 _LISTS: Final = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
 _WITHOUT_CONTENT: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope"})
 
@@ -221,7 +223,7 @@ class MessageReporter:
     def __call__(self) -> Callable[[Record], None]:
         """Return the function that gets the records of one more recording."""
         self._number += 1
-        return partial(self._add, self._number, Timeline())
+        return partial(self._add, self._number, Timeline(_REQUESTS_KEPT_MAX))
 
     def _add(self, number: int, timeline: Timeline, record: Record) -> None:
         rows = list(timeline.rows(record))

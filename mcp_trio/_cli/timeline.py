@@ -17,6 +17,7 @@ from mcp_trio._journal.conversation import (
     RoundTrip,
     RoundTripTracker,
     input_responses_in,
+    keep_latest,
     members_of,
     subscription_of,
 )
@@ -160,14 +161,18 @@ _decoder: Final = decoder_for(DEFAULT_LIMITS.messages)
 
 @attrs.define
 class _Session:
-    """The requests of one session so far."""
+    """The requests of one session so far; with `requests_max`, the latest ones."""
 
     counts: Counts
+    requests_max: int | None
     is_of_client: bool = False  # the client recorded the session
     by_id: _SentRequests = attrs.field(factory=_SentRequests)
     by_progress_token: _SentRequests = attrs.field(factory=_SentRequests)
     by_lane: dict[str, _SentRequest] = attrs.field(factory=dict[str, _SentRequest])
-    round_trips: RoundTripTracker = attrs.field(factory=RoundTripTracker)
+    round_trips: RoundTripTracker = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.round_trips = RoundTripTracker(self.requests_max)
 
     def request_of_lane(self, record: Record) -> _SentRequest | None:
         """Return the request that the record's lane handles."""
@@ -207,6 +212,7 @@ class _Session:
                     round_trip = self.round_trips.add_request(record.number, "", None)
                     request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
                     self.by_id[direction, message.id] = request
+                    keep_latest(self.by_id, self.requests_max)
                 note = f"{message.code}: {message.message}"
                 return Row(what=what, id=message.id, outcome="error", note=note)
 
@@ -228,10 +234,13 @@ class _Session:
         )
         self.counts.requests += 1
         self.by_id[direction, message.id] = request
+        keep_latest(self.by_id, self.requests_max)
         self.by_lane[f"r{message_name(record.number, index)}"] = request
+        keep_latest(self.by_lane, self.requests_max)
         token, protocol_version = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
         if isinstance(token, int | str):
             self.by_progress_token[direction, token] = request
+            keep_latest(self.by_progress_token, self.requests_max)
         row = Row(
             what=text,
             id=message.id,
@@ -359,11 +368,17 @@ def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
 
 
 class Timeline:
-    """The rows of a recording whose records become known one after the other, and their counts."""
+    """The rows of a recording whose records become known one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        requests_max: The number of requests of a session that are kept in memory, for later rows
+            that are about them; None, for a recording that has an end, keeps all of them.
+    """
+
+    def __init__(self, requests_max: int | None = None) -> None:
         self.counts = Counts()
-        self._sessions = {0: _Session(self.counts)}
+        self._requests_max = requests_max
+        self._sessions = {0: _Session(self.counts, requests_max)}
 
     def rows(self, item: Record | Damage) -> Iterator[Row]:
         """Yield the rows of the next record, or of the damage in its place."""
@@ -373,7 +388,9 @@ class Timeline:
             yield Row(kind=item.kind, what=f"line {item.line}", outcome="error", note=item.text)
             return
         if item.channel not in sessions:  # request ids are unique within a session only
-            sessions[item.channel] = _Session(counts, is_of_client=sessions[0].is_of_client)
+            sessions[item.channel] = _Session(
+                counts, self._requests_max, is_of_client=sessions[0].is_of_client
+            )
         session = sessions[item.channel]
         counts.records += 1
         if item.kind in {"in", "out"}:

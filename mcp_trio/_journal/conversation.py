@@ -129,9 +129,13 @@ class RoundTripTracker:
     A retry has a new id. It retries the request whose result had the request state that the retry
     returns. A retry without a state retries the latest request with the same method and params
     whose result required input without a state.
+
+    `results_max` is the number of results of each kind that are kept for later retries; None for
+    all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, results_max: int | None = None) -> None:
+        self._results_max = results_max
         self._by_state: dict[str, RoundTrip] = {}
         self._by_call: dict[bytes, RoundTrip] = {}
 
@@ -156,9 +160,17 @@ class RoundTripTracker:
         input_required = input_required_of(result)
         if input_required is not None and input_required.request_state is not None:
             self._by_state[input_required.request_state] = round_trip
+            keep_latest(self._by_state, self._results_max)
         elif input_required is not None:
             self._by_call[round_trip.call] = round_trip
+            keep_latest(self._by_call, self._results_max)
         return input_required
+
+
+def keep_latest(entries: dict[Any, Any], entries_max: int | None) -> None:
+    """Remove the oldest entry of a dict that has just become longer than this, if it is limited."""
+    if entries_max is not None and len(entries) > entries_max:
+        del entries[next(iter(entries))]
 
 
 def input_required_of(result: Raw) -> InputRequired | None:

@@ -9,16 +9,18 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec import Raw
 from trio.testing import MockClock
 
 from mcp_trio import Client
-from mcp_trio._cli.dev_server import Logged, subject_of
+from mcp_trio._cli.dev_server import Logged, MessageReporter, subject_of
 from mcp_trio._cli.reloader import (
     INSPECTOR,
     POLL_SECONDS,
@@ -30,6 +32,7 @@ from mcp_trio._cli.reloader import (
     run_inspector,
 )
 from mcp_trio._cli.timeline import Row
+from mcp_trio._journal.records import Record
 from mcp_trio.errors import ConnectionLost, MCPError
 from tests.cli.conftest import Terminal
 
@@ -156,6 +159,37 @@ def test_a_line_is_cut_at_the_edge_of_the_screen(line):
 )
 def test_the_content_of_a_message_is_short(message, subject):
     assert subject_of(message) == subject
+
+
+def test_the_memory_of_the_log_does_not_grow_with_the_number_of_requests():
+    rows = []
+    add = MessageReporter(lambda logged: rows.append(logged.row))()
+
+    def add_call(number, *, is_cancelled):
+        state = f'"requestState":"{number}"'
+        request = f'{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{{state},'
+        request += f'"_meta":{{"progressToken":{number}}},"name":"tide"}}}}'
+        result = f'{{"jsonrpc":"2.0","id":{number},"result":{{"resultType":"input_required",{state}'
+        for kind, body in [("in", request), ("out", result + "}}")][: 1 if is_cancelled else 2]:
+            add(Record(number=2 * number, kind=kind, time_ns=0, body=Raw(body.encode())))
+
+    sizes = []
+    tracemalloc.start()
+    try:
+        for number in range(1, 3301):
+            rows.clear()
+            add_call(number, is_cancelled=number % 2 == 0)
+            if number % 1100 == 0:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[2] < sizes[1] * 1.1
+    add(
+        Record(
+            number=1, kind="out", time_ns=0, body=Raw(b'{"jsonrpc":"2.0","id":3300,"result":{}}')
+        )
+    )
+    assert rows[-1].what == "answer tools/call tide"
 
 
 # Reloading, in a process.
