@@ -281,6 +281,8 @@ class _Session:
         self, message: Response | ErrorResponse, record: Record, direction: Direction
     ) -> Row:
         request = self.by_id.pop((_OPPOSITE[direction], message.id), None)
+        if request is None:  # a later request with the same id was answered before this one
+            request = self.request_of_lane(record)
         self.counts.answers += 1
         result: dict[str, Any] = {}
         error: str | None = None

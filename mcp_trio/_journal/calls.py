@@ -146,7 +146,9 @@ class CallTracker:
         self._is_proxy = role == "proxy"
         self._request_kind = "out" if role == "client" else "in"
         self._response_kind = "in" if role == "client" else "out"
-        self._open: dict[tuple[int, Any], tuple[Call, _Position]] = {}
+        # A peer may use an id again before the first request is answered, which is an error.
+        self._open: dict[tuple[int, Any], list[tuple[Call, _Position]]] = {}
+        self._open_count = 0
         self._denied: set[_Position] = set()
 
     def add(self, record: Record) -> Sequence[Call]:
@@ -168,7 +170,7 @@ class CallTracker:
 
     def unanswered(self, time_ns: int) -> list[Call]:
         """Return the calls that have no response, at the end of the recording."""
-        calls = [call for call, _ in self._open.values()]
+        calls = [call for same_id in self._open.values() for call, _ in same_id]
         for call in calls:
             call.error, call.duration_ns = "unanswered", time_ns - call.begin_ns
         return calls
@@ -180,12 +182,12 @@ class CallTracker:
             if not isinstance(message.method, str):
                 continue
             if message.method == CANCELLED:
-                cancelled = self._open.pop(_key(record.channel, params.request_id), None)
+                cancelled = self._take(_key(record.channel, params.request_id))
                 if cancelled is not None:
                     call = cancelled[0]
                     call.error, call.duration_ns = "cancelled", record.time_ns - call.begin_ns
                     ended.append(call)
-            elif message.id is not None and len(self._open) < _OPEN_CALLS_MAX:
+            elif message.id is not None and self._open_count < _OPEN_CALLS_MAX:
                 envelope = record.envelope or {}
                 call = Call(
                     record=record.number,
@@ -197,7 +199,8 @@ class CallTracker:
                     trace_id="" if params.meta is None else trace_id_of(params.meta.traceparent),
                 )
                 key = _key(record.channel, message.id)
-                self._open[key] = call, (record.number, position)
+                self._open.setdefault(key, []).append((call, (record.number, position)))
+                self._open_count += 1
         return ended
 
     def _add_lost(self, record: Record) -> Sequence[Call]:
@@ -209,7 +212,7 @@ class CallTracker:
             mark = msgspec.json.decode(body, type=_LostMark)
         except ValueError:  # another mark, with this text in its value
             return _NO_CALLS
-        lost = self._open.pop(_key(record.channel, mark.value.id), None)
+        lost = self._take(_key(record.channel, mark.value.id))
         if lost is None:
             return _NO_CALLS
         call, _ = lost
@@ -219,10 +222,11 @@ class CallTracker:
 
     def _add_responses(self, record: Record) -> Sequence[Call]:
         ended: list[Call] = []
+        handled = None if record.lane is None else message_position(record.lane)
         for _, message in _messages(record):
             if message.method is not None:
                 continue
-            answered = self._open.pop(_key(record.channel, message.id), None)
+            answered = self._take(_key(record.channel, message.id), handled)
             if answered is None:
                 continue
             call, position = answered
@@ -233,6 +237,27 @@ class CallTracker:
                 call.error = "denied" if call.error else ""
             ended.append(call)
         return ended
+
+    def _take(
+        self, key: tuple[int, Any], handled: _Position | None = None
+    ) -> tuple[Call, _Position] | None:
+        """Remove and return the open call with an id; None if there is none.
+
+        Of several it is the one that the lane of the record handles, or else the latest, because a
+        server rejects the later ones at once.
+        """
+        same_id = self._open.get(key)
+        if same_id is None:
+            return None
+        index = -1
+        if handled is not None:
+            positions = [position for _, position in same_id]
+            index = positions.index(handled) if handled in positions else -1
+        found = same_id.pop(index)
+        if not same_id:
+            del self._open[key]
+        self._open_count -= 1
+        return found
 
 
 def trace_id_of(traceparent: object) -> str:

@@ -80,6 +80,19 @@ def test_equal_ids_of_both_sides_are_two_requests(write):
     assert facts(theirs, "what", "direction") == ("answer tools/call ask", "to client")
 
 
+def test_an_id_that_is_used_twice_belongs_to_both_requests(write):
+    _, _, rejected, answered = rows_of(
+        write(
+            ("in", request(7, "tools/call", name="greet")),
+            ("in", request(7, "ping")),
+            ("out", {"jsonrpc": "2.0", "id": 7, "error": {"code": -32600, "message": "in use"}}),
+            ("out", result(7, content=[]), "r1", 1),
+        )
+    )
+    assert facts(rejected, "what", "request", "took_ms") == ("answer ping", 2, 1.0)
+    assert facts(answered, "what", "request", "took_ms") == ("answer tools/call greet", 1, 3.0)
+
+
 def test_errors_and_failed_tools_are_marked_with_their_text(write):
     error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "no such tool"}}
     failed = result(2, content=[{"type": "text", "text": "no station"}], isError=True)

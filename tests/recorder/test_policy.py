@@ -545,14 +545,14 @@ def test_a_wrong_option_is_reported_where_it_is_given(tmp_path, options, error):
 
 
 def tracked(*items, role="server"):
-    """The calls that a tracker finds in records of some kinds and bodies."""
+    """The calls that a tracker finds in records of some kinds, bodies and lanes."""
     from mcp_trio._journal.records import RecordEncoder
 
     encoder, tracker = RecordEncoder(), CallTracker(role)
     return [
         found
-        for time, (kind, body) in enumerate(items)
-        for found in tracker.add(encoder.record(kind, json.dumps(body).encode(), time * 10))
+        for time, (kind, body, *lane) in enumerate(items)
+        for found in tracker.add(encoder.record(kind, json.dumps(body).encode(), time * 10, *lane))
     ]
 
 
@@ -578,6 +578,21 @@ def test_calls_in_batches_and_cancelled_calls_are_followed():
         ("pay", 70, "protocol", "no"),
     ]
     assert found[-1].trace_id == "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_calls_with_an_id_that_is_in_use_are_told_apart():
+    ask = {"method": "tools/call", "id": 1}
+    book, pay = (ask | {"params": {"name": name}} for name in ("book", "pay"))
+    rejected = {"id": 1, "error": {"code": -32600, "message": "the same id"}}
+    found = tracked(
+        *(("in", book), ("in", pay), ("out", rejected), ("out", {"id": 1, "result": {}}, "r0")),
+        *(("in", [book, pay]), ("out", {"id": 1, "result": {}}, "r4"), ("out", rejected, "r4-1")),
+        ("out", {"id": 1, "result": {}}),
+    )
+    assert [(each.name, each.duration_ns, each.error) for each in found] == [
+        *(("pay", 10, "protocol"), ("book", 30, "")),
+        *(("book", 10, ""), ("pay", 20, "protocol")),
+    ]
 
 
 def test_an_access_rule_that_rejects_one_call_of_a_batch_concerns_that_call_alone():
