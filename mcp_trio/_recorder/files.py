@@ -6,6 +6,7 @@ with Zstandard and can be read while they are being written.
 
 import errno
 import io
+import logging
 import math
 import os
 import re
@@ -29,6 +30,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from zstandard import ZstdCompressionObj
 
+logger = logging.getLogger("mcp_trio")
 
 # Names --------------------------------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class Segments:
         seconds_max: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = os.fspath(path)
+        self._path = self._name = os.fspath(path)
         self._open_file = open_file
         self._bytes_max = bytes_max or math.inf
         self._seconds_max = seconds_max or math.inf
@@ -364,7 +366,8 @@ class Segments:
         if not self._next_opening:
             self._file.write(data)
             return
-        file = self._open_file(segment_name(self._path, self._number + 1))
+        name = segment_name(self._path, self._number + 1)
+        file = self._open_file(name)
         try:
             file.write(self._next_opening + data)
         except BaseException:
@@ -372,9 +375,13 @@ class Segments:
             raise
         self._next_opening = b""
         self._file, full = file, self._file
+        self._name, full_name = name, self._name
         self._number += 1
         self._begun = self._clock()
-        full.close()
+        try:
+            full.close()
+        except Exception as error:  # as any write; all of `data` is in the new file
+            logger.warning("the end of %s may not be on the disk: %s", full_name, error)
 
     def close(self) -> None:
         """Close the current file."""

@@ -334,7 +334,7 @@ FRAME = b'{"jsonrpc":"2.0","method":"' + b"x" * 100 + b'"}'
 
 @attrs.define
 class Disk:
-    """A disk with real files; `rejects` is the operation that fails, "open" or "write"."""
+    """A disk with real files; `rejects` is the operation that fails: "open", "write" or "close"."""
 
     rejects: str = ""
     opened: list = attrs.Factory(list)
@@ -362,6 +362,8 @@ class FullSink:
 
     def close(self):
         self.file.close()
+        if self.disk.rejects == "close":
+            raise OSError(5, "Input/output error")
 
 
 def start(path, disk=None, clock=None, **options):
@@ -518,6 +520,18 @@ def test_a_disk_that_is_full_at_first_costs_no_later_record(tmp_path):
     assert report.kinds == {"open": 1, "gap": 2, "in": 2, "end": 1}
     gaps = [decode_body(each, GapBody) for each in records(path) if each.kind == "gap"]
     assert [gap.count for gap in gaps] == [None, 3]
+
+
+def test_a_full_file_that_cannot_be_closed_loses_no_record_of_the_next(tmp_path, caplog):
+    path = tmp_path / "x.mcprec.jsonl"
+    recorder = start(path, Disk(rejects="close"), bytes_max=500)
+    write(recorder, 8)
+    recorder.close({})
+    report = check(open_recording(path))
+    assert (report.damage, report.complete) == ([], True)
+    assert report.kinds == {"open": 1, "in": 8, "end": 1}
+    for full in (path, tmp_path / "x.2.mcprec.jsonl"):
+        assert f"the end of {full} may not be on the disk: [Errno 5] Input/output" in caplog.text
 
 
 def test_a_missing_segment_is_damage(tmp_path):
