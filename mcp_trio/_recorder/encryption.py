@@ -187,14 +187,15 @@ class EncryptedSink:
             self._write(_DATA, data)
 
     def close(self) -> None:
-        """Write that the file is closed, and close it.
+        """Write that the file is closed, and close it, also if that raises.
 
         A file to which nothing could be written stays empty, so that it can be created again.
         """
-        if self._frames:
-            with suppress(OSError):
+        try:
+            if self._frames:
                 self._write(_END, b"")
-        self._file.close()
+        finally:
+            self._file.close()
 
     def _write(self, kind: bytes, data: bytes) -> None:
         encoded, digest, frames = b"", self._digest.copy(), self._frames

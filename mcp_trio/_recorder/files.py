@@ -141,8 +141,8 @@ class FileSink:
     that is no regular file.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
-    the next write raises its error. `close` waits for the last sync for at most
-    `limits.recording.close_seconds`.
+    the next write raises its error, or `close` if there is none. `close` waits for the last sync
+    for at most `limits.recording.close_seconds`.
 
     Raises:
         FileExistsError: The file is not empty; nothing was changed.
@@ -211,14 +211,20 @@ class FileSink:
         self.written_bytes += size
 
     def close(self) -> None:
-        """Close the file, after a last sync if it is synced at all."""
-        if self._syncing is not None:
-            self._syncing.stop(self._close_seconds)
-        os.close(self._descriptor)
+        """Close the file, after a last sync if it is synced at all.
+
+        Raises:
+            OSError: The end of the file may not be on the disk; the file is closed nevertheless.
+        """
+        try:
+            if self._syncing is not None:
+                self._syncing.stop(self._close_seconds)
+        finally:
+            os.close(self._descriptor)
 
 
 class SyncingThread:
-    """A thread that syncs a file to the disk every `seconds`; the next write reports a failure.
+    """A thread that syncs a file to the disk every `seconds`; `report` and `stop` raise its errors.
 
     It duplicates the descriptor, so that it can outlive the sink when the disk hangs.
 
@@ -245,9 +251,17 @@ class SyncingThread:
             raise failure
 
     def stop(self, seconds_max: float) -> None:
-        """Make the thread sync once more and end; wait at most `seconds_max` for it."""
+        """Make the thread sync once more and end; wait at most `seconds_max` for it.
+
+        Raises:
+            OSError: The last sync has failed, or takes longer.
+        """
         self._stopped.set()
-        self._thread.join(seconds_max)
+        self._thread.join(min(seconds_max, threading.TIMEOUT_MAX))
+        self.report()
+        if self._thread.is_alive():
+            text = f"the last sync takes longer than limits.recording.close_seconds ({seconds_max})"
+            raise OSError(errno.ETIMEDOUT, text)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._seconds):
@@ -313,11 +327,12 @@ class CompressedSink:
         self._is_in_frame = True
 
     def close(self) -> None:
-        """End the frame, and close the file."""
-        if self._is_in_frame:
-            with suppress(OSError):
+        """End the frame, and close the file, also if that raises."""
+        try:
+            if self._is_in_frame:
                 self._file.write(_FRAME_END)
-        self._file.close()
+        finally:
+            self._file.close()
 
 
 class Segments:
@@ -436,10 +451,13 @@ class WritingThread:
         """True if everything is written, and the last write was fast."""
         return self._last_was_fast and not self.waiting_bytes
 
-    def finish(self, seconds_max: float) -> bool:
-        """Make the thread write the rest and end; return whether it did within `seconds_max`."""
+    def finish(self, seconds_max: float = threading.TIMEOUT_MAX) -> bool:
+        """Make the thread write the rest and end; return whether it has ended in `seconds_max`.
+
+        `failure` is the error if it has ended because a write failed.
+        """
         self._batches.put(None)
-        self._thread.join(seconds_max)
+        self._thread.join(min(seconds_max, threading.TIMEOUT_MAX))
         return not self._thread.is_alive()
 
     def _run(self) -> None:

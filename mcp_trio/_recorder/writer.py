@@ -15,6 +15,7 @@ failed write, and is created when writing is tried again. While PAUSED or THREAD
 the same. A record that cannot be redacted is lost in a gap of its own, or in the one that is open.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -45,6 +46,7 @@ from mcp_trio.limits import Limits
 if TYPE_CHECKING:
     from mcp_trio._journal.redaction import Redactor
 
+logger = logging.getLogger("mcp_trio")
 
 # A recording that can end does so when its file is filled to this share of the maximum.
 _NEARLY_FULL: Final = 0.75
@@ -367,7 +369,7 @@ class Recorder:
         The counts of a sole session, which has ended by a mark, are added. If sessions or lifespans
         that began by a mark are still open, the recording gets no `end` record and so counts as
         cut. Waits for a slow disk for at most `limits.recording.close_seconds`; after that the
-        writing thread keeps the sink.
+        writing thread keeps the sink. An error of closing the sink is logged.
         """
         if self._mode is _Mode.CLOSED:
             return
@@ -376,25 +378,35 @@ class Recorder:
             self._list_step(*step)
         self._record_steps()
         self.flush()
+        thread, owns_sink = self._thread, True
+        if thread is not None:
+            self._append_gap(count=self._lost)
+            self._append_end(counts)
+            thread.write(*self._take_buffered())
+            owns_sink = thread.finish(self.limits.recording.close_seconds)
+            if thread.failure is not None:
+                self._pause(str(thread.failure), thread.waiting_records)
+                owns_sink = True
         if self._mode is _Mode.PAUSED:
             self._resume()
-        if self._mode is _Mode.THREADED:
-            self._append_gap(count=self._lost)
-        if self._mode is not _Mode.PAUSED and not self._open_count:
-            self._append("end", EndBody(counts=counts | self._counts))
-        lines, records = self._take_buffered()
-        thread, self._thread = self._thread, None
-        owns_sink = True
-        if thread is not None:
-            thread.write(lines, records)
-            owns_sink = thread.finish(self.limits.recording.close_seconds)
-        else:
+        if self._mode is _Mode.DIRECT:
+            self._append_end(counts)
+            lines, _ = self._take_buffered()
             with suppress(Exception):  # a recording without `end` counts as cut
                 self._sink.write(lines)
-        self._mode = _Mode.CLOSED
-        if owns_sink:
-            with suppress(Exception):
-                self._sink.close()
+        self._mode, self._thread = _Mode.CLOSED, None
+        if not owns_sink:
+            return
+        try:
+            self._sink.close()
+        except Exception as error:  # a disk may fail in any way
+            name = self.path or "a recording"
+            logger.warning("the end of %s may not be on the disk: %s", name, error)
+
+    def _append_end(self, counts: dict[str, int]) -> None:
+        """Append `end`, unless a session or a lifespan that began by a mark is still open."""
+        if not self._open_count:
+            self._append("end", EndBody(counts=counts | self._counts))
 
     def _begin_segment(self, segments: Segments) -> None:
         """Let the next write begin a new file."""
@@ -430,7 +442,8 @@ class Recorder:
         if thread.failure is not None:
             _, records = self._take_buffered()
             self._pause(str(thread.failure), records + thread.waiting_records)
-        elif thread.has_caught_up and thread.finish(self.limits.recording.close_seconds):
+        elif thread.has_caught_up:
+            thread.finish()  # at once, as it has nothing to write
             self._thread = None
             self._append_gap(count=self._lost)
             self._lost_before += self._lost

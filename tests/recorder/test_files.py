@@ -530,8 +530,9 @@ def test_a_full_file_that_cannot_be_closed_loses_no_record_of_the_next(tmp_path,
     report = check(open_recording(path))
     assert (report.damage, report.complete) == ([], True)
     assert report.kinds == {"open": 1, "in": 8, "end": 1}
-    for full in (path, tmp_path / "x.2.mcprec.jsonl"):
-        assert f"the end of {full} may not be on the disk: [Errno 5] Input/output" in caplog.text
+    last = "a recording"  # the recorder, which closes it, was given no path
+    for name in (path, tmp_path / "x.2.mcprec.jsonl", last):
+        assert f"the end of {name} may not be on the disk: [Errno 5] Input/output" in caplog.text
 
 
 def test_a_missing_segment_is_damage(tmp_path):

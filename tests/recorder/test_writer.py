@@ -2,9 +2,11 @@
 
 import datetime as dt
 import errno
+import math
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -25,8 +27,9 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._recorder import files as syncing
 from mcp_trio._recorder import options as record_options
-from mcp_trio._recorder.files import FileSink, Segments
-from mcp_trio._recorder.options import options_of, recorder_of_session
+from mcp_trio._recorder.encryption import EncryptedSink
+from mcp_trio._recorder.files import CompressedSink, FileSink, Segments
+from mcp_trio._recorder.options import open_recorder, options_of, recorder_of_session
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.lanes import Lane
@@ -373,9 +376,9 @@ def test_a_disk_that_fills_up_at_the_end_leaves_a_recording_that_was_cut():
     assert sink.is_closed
 
 
-def slowed(limits=LIMITS):
+def slowed(limits=LIMITS, sink_type=StallingSink):
     """A recorder that has just moved to its thread."""
-    recorder, sink = recording_to(StallingSink, limits)
+    recorder, sink = recording_to(sink_type, limits)
     record_frames(recorder, 1)
     sink.takes_seconds = SLOW_SECONDS
     recorder.flush()
@@ -444,6 +447,48 @@ def test_closing_waits_for_the_thread():
     assert records_in_short(sink) == ["open0", "in1", "slow disk", "in3", 0, "end5"]
     assert sink.is_closed
     assert not sink.threads[-1].is_alive()
+
+
+class FailingThreadSink(StallingSink):
+    """A sink whose writes outside of the main thread fail."""
+
+    def write(self, data):
+        is_threaded = threading.current_thread() is not threading.main_thread()
+        self.error = OSError("gone") if is_threaded else None
+        StallingSink.write(self, data)
+
+
+def test_an_error_of_a_slow_disk_at_the_end_is_recorded_as_a_gap():
+    recorder, sink = slowed(sink_type=FailingThreadSink)
+    record_frames(recorder, 2)
+    sink.may_write.release()
+    recorder.close({})
+    # Lost are the first gap, both frames, the second gap and `end`.
+    assert records_in_short(sink) == ["open0", "in1", "gone", 5, "end9"]
+    assert check(lines_of(sink)).damage == []
+    assert recorder.lost_records == 5
+    assert sink.is_closed
+
+
+@pytest.mark.parametrize("close_seconds", [0, math.inf])
+def test_a_disk_that_was_slow_takes_records_again_however_long_closing_may_take(close_seconds):
+    limits = Limits(recording=RecordingLimits(write_ms_max=250, close_seconds=close_seconds))
+    recorder, sink = slowed(limits)
+    sink.let_go()
+    until(lambda: recorder._thread.has_caught_up)
+    recorder.flush()
+    record_frames(recorder, 1)
+    recorder.close({})
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", 0, "in4", "end5"]
+
+
+def test_closing_without_a_limit_waits_for_the_thread():
+    limits = Limits(recording=RecordingLimits(write_ms_max=250, close_seconds=math.inf))
+    recorder, sink = slowed(limits)
+    sink.may_write.release(2)
+    recorder.close({})
+    assert records_in_short(sink) == ["open0", "in1", "slow disk", 0, "end4"]
+    assert sink.is_closed
 
 
 def test_closing_leaves_a_hanging_disk_to_the_thread():
@@ -581,7 +626,8 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(syncing.os, "fdatasync", hang)
     limits = Limits(recording=RecordingLimits(close_seconds=0.01))
     sink = FileSink(tmp_path / "x", sync_seconds=60, limits=limits)
-    sink.close()
+    with pytest.raises(OSError, match=r"longer than limits.recording.close_seconds \(0.01\)"):
+        sink.close()
     assert not ended.is_set()
     with pytest.raises(OSError, match="another session"):
         FileSink(tmp_path / "x")
@@ -607,9 +653,35 @@ def test_the_next_write_reports_a_failed_sync_once(tmp_path, syncs):
     with pytest.raises(OSError, match="Input/output error"):
         sink.write(b"lost")
     sink.write(b"kept")
-    syncs.error = OSError(errno.EIO, "Input/output error")
     sink.close()
     assert (tmp_path / "x").read_bytes() == b"kept"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", ["x.mcprec.jsonl", "x.mcprec.jsonl.zst"])
+async def test_a_failure_of_the_last_sync_is_logged(tmp_path, syncs, caplog, name):
+    path, before = tmp_path / name, open_descriptors()
+    recorder = open_recorder(RecordOptions(path, sync_seconds=60), **FACTS)
+    syncs.error = OSError(errno.EIO, "Input/output error")
+    recorder.close({})
+    assert f"the end of {path} may not be on the disk: [Errno 5] Input/output" in caplog.text
+    assert check(open_recording(path)).complete
+    assert open_descriptors() == before
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("wrap", [CompressedSink, partial(EncryptedSink, keys={"a": b"k" * 32})])
+def test_a_failed_sync_that_no_write_has_reported_is_reported_when_it_closes(tmp_path, syncs, wrap):
+    before = open_descriptors()
+    sink = wrap(FileSink(tmp_path / "x", sync_seconds=0.001))
+    sink.write(b"data")
+    syncs.error, count = OSError(errno.EIO, "Input/output error"), len(syncs.threads)
+    until(lambda: len(syncs.threads) > count + 2)
+    syncs.error, count = None, len(syncs.threads)
+    until(lambda: len(syncs.threads) > count + 1)
+    with pytest.raises(OSError, match="Input/output error"):
+        sink.close()
+    assert open_descriptors() == before
 
 
 def open_descriptors():
