@@ -23,6 +23,8 @@ from mcp_trio._protocol.schema_keywords import Pattern
 
 Schema: TypeAlias = Mapping[str, Any]
 Direction: TypeAlias = Literal["request", "response"]
+_Properties: TypeAlias = tuple[dict[str, Any], dict[str, None]]
+"""The properties of an object, and the names of those that are required, in order."""
 
 
 def is_object(value: object) -> TypeGuard[Mapping[str, Any]]:
@@ -253,23 +255,26 @@ class Document:
         just these. Schemas in `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas
         have only `required`; the API checks those.
         """
-        merged = self._merged_properties(schema, ())
+        merged = self._merged_properties(schema, {})
         if merged is None or not merged[0]:
             return None
         properties, required = merged
         return properties, [name for name in required if name in properties]
 
     def _merged_properties(
-        self, schema: Any, outer: tuple[object, ...]
-    ) -> tuple[dict[str, Any], list[str]] | None:
+        self, schema: Any, found: dict[int, _Properties | None]
+    ) -> _Properties | None:
         """Return the properties and the required names of an object and of its `allOf`.
 
-        Any part may require a property of another one. `outer` are the schemas in whose `allOf`
-        this one is; a schema inside itself gives None.
+        Any part may require a property of another one. `found` has the results by the identities of
+        the schemas: many parts may refer to the same one. A schema inside itself gives None.
         """
         given = self.resolve(schema)
-        if not is_object(given) or any(given is each for each in outer):
+        if not is_object(given):
             return None
+        if id(given) in found:
+            return found[id(given)]
+        found[id(given)] = None
         if given.get("type", "object") != "object" or given.get("nullable") is True:
             return None
         if any(given.get(key) for key in ("additionalProperties", "patternProperties", "not")):
@@ -284,13 +289,14 @@ class Document:
         for alternative in any_of + one_of:
             if not is_object(alternative) or set(alternative) != {"required"}:
                 return None
-        merged, names = self._sent_properties(properties, "request"), [*required]
+        merged, names = self._sent_properties(properties, "request"), dict.fromkeys(required)
         for part in parts:
-            found = self._merged_properties(part, (*outer, given))
-            if found is None:
+            part_found = self._merged_properties(part, found)
+            if part_found is None:
                 return None
-            merged |= found[0]
-            names += found[1]
+            merged |= part_found[0]
+            names |= part_found[1]
+        found[id(given)] = merged, names
         return merged, names
 
 

@@ -253,6 +253,17 @@ def test_a_part_of_an_all_of_may_require_members_of_another(other):
     assert made["required"] == ["a"]
 
 
+def test_a_part_to_which_many_parts_refer_is_merged_once():
+    def parts(name):
+        return {"allOf": [{"$ref": f"#/components/schemas/{name}"}] * 2}
+
+    schemas = {f"P{depth}": parts(f"P{depth + 1}") for depth in range(100)}
+    schemas["P100"] = {"properties": {"a": True}, "required": ["a"]}
+    spec = document(operation(requestBody=body_of(parts("P0"))), schemas=schemas)
+    made = tool_of(spec).input_schema
+    assert (made["properties"], made["required"]) == ({"a": {}}, ["a"])
+
+
 def test_a_reference_in_a_default_value_is_kept_as_data():
     properties = {"a": {"default": {"$ref": "x"}}, "b": {"enum": [{"$ref": "#/$defs/y"}]}}
     made = tool_of(document(operation(requestBody=body_of({"properties": properties}))))
