@@ -104,6 +104,9 @@ PROGRAM: Final = (
     f" from {__name__} import main; main(sys.argv.pop())"
 )
 
+# The next version begins after it, also if a client has an idle connection.
+_LAST_REQUEST_SECONDS: Final = 0.25
+
 _SUBJECT_COLUMNS_MAX: Final = 100
 # Of one recording: all stateless requests of the process are in the same one.
 _REQUESTS_KEPT_MAX: Final = 1000
@@ -133,6 +136,12 @@ def main(job: str) -> None:
 def _serve(job: ServeJob, report: Callable[[Report], None]) -> int:
     try:
         server = import_server(job.target)
+        server.limits = msgspec.structs.replace(
+            server.limits,
+            shutdown=msgspec.structs.replace(
+                server.limits.shutdown, last_request_seconds=_LAST_REQUEST_SECONDS
+            ),
+        )
         sessions = sessions_of(server)
         sessions.registry.check()
     except Exception as error:  # an error of the user's code
@@ -157,7 +166,9 @@ def _serve(job: ServeJob, report: Callable[[Report], None]) -> int:
         ]
         address = HttpAddress(host=job.host)
         options: Any = {"record": recordings}
-        await serve_bound(sessions, listeners, address, options, task_status=task_status)
+        await serve_bound(
+            sessions, listeners, address, options, is_followed=True, task_status=task_status
+        )
 
     run = partial(
         serve_until_signal,

@@ -2,9 +2,9 @@
 
 A process of its own serves each version of the code (`dev_server`). This process holds the sockets
 that listen, so the URL stays the same, and clients that connect between two versions wait. A new
-version is imported first: if that fails, the last one goes on serving. Then the last one stops,
-which ends its sessions, before the lifespan of the new one begins: both may need the same files. A
-client whose connection the last one has accepted just before gets status 503, and connects again.
+version is imported first: if that fails, the last one goes on serving. Then the last one stops to
+accept connections, and ends its sessions, before the lifespan of the new one begins: both may need
+the same files.
 
 Changes are found by looking at the files' times of modification a few times a second. That needs no
 further library, works on every file system, and follows Trio's clock, so tests need not wait. The

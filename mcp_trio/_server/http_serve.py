@@ -217,12 +217,17 @@ async def serve_bound(
     address: HttpAddress,
     options: HttpOptions,
     *,
+    is_followed: bool = False,
     task_status: trio.TaskStatus[str],
 ) -> None:
     """Serve, as `serve_http` does, on listeners that are bound already; close them at the end.
 
     If this is cancelled, the sessions close, and with them their streams. The listeners close when
     the last response has been sent, or after `limits.shutdown.close_seconds` more.
+
+    With `is_followed`, another process serves the same sockets afterwards. Then the listeners, and
+    the connections without a request, close before the sessions do, so that clients wait for that
+    process.
     """
     metrics, metrics_listeners = None, list[trio.SocketListener]()
     try:
@@ -257,6 +262,9 @@ async def serve_bound(
                     if app.runtime.leaving.is_set():
                         await drained.wait()
                         await app.finish_requests()
+                    elif is_followed:
+                        app.runtime.leaving.set()
+                        await drained.wait()
                     app.runtime.close()
                     await app.runtime.ended.wait()
                     with trio.move_on_after(server.limits.shutdown.close_seconds):

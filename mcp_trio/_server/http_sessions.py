@@ -578,7 +578,7 @@ class Runtime:
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
         has_begun: Whether the lifespan is entered.
-        leaving: Set when this instance hands its sessions over, and takes no more connections.
+        leaving: Set when this instance takes no more connections, because another one does.
         ended: Set when the runtime has ended.
         pool: The tasks of the sessions.
     """

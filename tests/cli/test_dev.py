@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -368,7 +369,7 @@ def test_each_version_is_served_until_a_signal_ends_the_command(dev, while_liste
         while answer != text:
             assert time.monotonic() < end
             time.sleep(POLL_SECONDS)
-            with suppress(ConnectionLost):  # The version before has answered that it is closing.
+            with suppress(ConnectionLost):  # The version before has closed an idle connection.
                 answer = answer_at(url)
 
     def use(url):
@@ -449,6 +450,35 @@ def test_a_running_call_is_ended_by_a_change(running):
     trio.run(call)
     running.wait_for("serving server.py")
     assert running.call() == "low"
+
+
+SLOW_END = """
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+@asynccontextmanager
+async def lifespan(server):
+    yield
+    print("the lifespan ends")
+    while not Path("go on").exists():
+        await trio.sleep(0.01)
+"""
+
+
+def test_a_request_waits_while_the_version_before_stops(dev):
+    served = SERVER.replace('version="1"', 'version="1", lifespan=lifespan')
+    Path("server.py").write_text(SLOW_END + served)
+    with dev() as running, ThreadPoolExecutor() as executor:
+        assert running.call() == "high"
+        rewrite("high", "low")
+        running.wait_for("the lifespan ends")
+        try:
+            response = executor.submit(running.call)
+            with pytest.raises(TimeoutError):  # a rejection would arrive at once
+                response.result(0.5)
+        finally:
+            Path("go on").touch()
+        assert response.result(SECONDS) == "low"
 
 
 def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(running):
