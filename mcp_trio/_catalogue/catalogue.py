@@ -10,7 +10,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -399,8 +399,10 @@ class Catalogue:
         calls, opening, started = summary.calls, summary.opening, 0.0
         if job.changed == _KEY_MISSING:
             started = indexed.changed_seconds
-        with suppress(ValueError):
-            started = datetime.fromisoformat(opening.started).timestamp()
+        with suppress(ValueError, OverflowError):
+            moment = datetime.fromisoformat(opening.started).timestamp()
+            if _EARLIEST <= moment <= _LATEST:
+                started = moment
         values = {
             "file": job.file,
             "size": job.size,
@@ -440,7 +442,7 @@ class Catalogue:
                     call.name,
                     call.principal,
                     call.trace_id,
-                    started + call.begin_ns / 1e9,
+                    max(_EARLIEST, min(started + call.begin_ns / 1e9, _LATEST)),
                     call.duration_ns / 1e9,
                     call.error,
                     call.text[:_TEXT_CHARS_MAX],
@@ -595,6 +597,11 @@ class ReadRecording(NamedTuple):
     problem: str
     changed_seconds: float = 0.0  # the time of the last change, if the key is missing
 
+
+# The range of times that are a `datetime` in every time zone. A recording that began at another
+# time counts as one whose beginning is unknown.
+_EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC).timestamp()
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 # Stands for the summary of a file that is no recording.
 _EMPTY: Final = Summary(opening=OpenBody(transport="", role="", name="", version="", started=""))

@@ -19,10 +19,10 @@ import hashlib
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio.errors import RecordingError
@@ -87,6 +87,11 @@ BEGINS_STEP: Final = 2
 # The kinds at which the running digest starts again, whatever the number of the record.
 _DIGEST_KINDS: Final = frozenset({"gap", "end", "open"})
 
+# Numbers that databases, clocks and programs in other languages can hold. A sum of counts can be
+# held as well.
+_Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+
 _SPACE: Final = ord(" ")
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
@@ -133,13 +138,13 @@ class Record(
         digest: The running digest of the lines before, in every 64th record and in `end`.
     """
 
-    number: int
+    number: _Int64
     kind: str
-    channel: int = 0
+    channel: _Int64 = 0
     lane: str | None = None
-    ordinal: int | None = None
+    ordinal: _Int64 | None = None
     step_start: int = 0
-    time_ns: int
+    time_ns: _Int64
     envelope: Mapping[str, Any] | None = None
     body: Raw | UnsetType = UNSET
     body_base64: str | None = None
@@ -289,7 +294,7 @@ MASKED_PREFIX: Final = "masked: "
 class EndBody(msgspec.Struct, kw_only=True, frozen=True):
     """The body of `end`: counters of the session."""
 
-    counts: dict[str, int]
+    counts: dict[str, _Count]
 
 
 class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -1,11 +1,12 @@
 """The catalogue finds recordings, and is a cache of the files."""
 
+import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -209,6 +210,51 @@ def test_a_file_that_is_no_recording_is_reported_once(folder):
         assert list(catalogue.index().unreadable) == ["odd.mcprec.jsonl"]
         assert catalogue.index().unreadable == {}
         assert catalogue.count() == 4
+
+
+NUMBER, DATE = 2, "2026-11-01T00:00:00+00:00"
+
+
+def changed_recording(path, *, number=NUMBER, time=NUMBER, started=DATE, count=NUMBER):
+    """Write a recording of one call that has these values."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "book"}}
+    opening = {"format_version": 2, "transport": "t", "role": "server", "name": "x", "version": "0"}
+    records = [
+        {"n": 0, "k": "open", "t": 0, "f": opening | {"started": started}},
+        {"n": 1, "k": "in", "t": 1, "f": call},
+        {"n": number, "k": "in", "t": time, "f": call | {"id": 2}},
+        {"n": 3, "k": "end", "t": 4, "f": {"counts": {"masked: pin": count}}},
+    ]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+
+
+@pytest.mark.parametrize(
+    ("values", "calls"),
+    [
+        *(({"number": number}, 1) for number in (2**63, -(2**63) - 1)),
+        *(({"time": time}, 1) for time in (2**63, 10**400)),
+        *(({"time": time}, 2) for time in (2**63 - 1, -(2**63))),
+        *(
+            ({"started": started, "time": time}, 2)
+            for started in (
+                *("0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59-12:00"),
+                *("0001-01-01", "9999-12-31", "0002-01-01T00Z", "9999-01-01T00Z"),
+            )
+            for time in (2**63 - 1, -(2**63))
+        ),
+        *(({"count": count}, 0) for count in (2**63, -1)),
+    ],
+)
+def test_extreme_dates_and_numbers_do_not_break_the_catalogue(folder, values, calls):
+    changed_recording(folder / "odd.mcprec.jsonl", **values)
+    with Catalogue(folder) as catalogue:
+        assert list(catalogue.index().unreadable) == ([] if calls else ["odd.mcprec.jsonl"])
+        found = catalogue.find("file:odd*")
+        assert [row.calls for row in found] == [calls] * bool(calls)
+        assert all(row.started.astimezone(timezone(timedelta(hours=14))) for row in found)
+        statistics_found = statistics(catalogue)
+        assert statistics_found.recordings == 4 + bool(calls)
+        assert "<svg" in html_page(statistics_found, "all")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux alone")
