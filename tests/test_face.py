@@ -4,6 +4,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
@@ -67,6 +68,14 @@ def test_mcp_trio_http_loads_each_part_when_it_is_used():
 def test_an_unknown_name_of_a_public_module_is_reported_for_that_module(name):
     with pytest.raises(AttributeError, match=rf"'mcp_trio\.{name}' has no attribute 'Respons'"):
         _ = importlib.import_module(f"mcp_trio.{name}").Respons
+
+
+@pytest.mark.parametrize("name", ["mcp_trio", *(f"mcp_trio.{face}" for face in FACES)])
+def test_the_help_of_a_public_module_has_its_names(name):
+    module = importlib.import_module(name)
+    text = pydoc.plain(pydoc.render_doc(module))
+    public = [each for each in module.__all__ if each != "__version__"]  # which is below VERSION
+    assert [each for each in public if each not in text] == []
 
 
 def test_the_public_names_change_on_purpose_only():

@@ -131,7 +131,8 @@ class MemoryChanges:
                 on_change(change)
 
 
-class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
+@attrs.frozen(kw_only=True)
+class HttpStores:
     """The value of the option `stores=`; a store that is not given is in memory.
 
     Attributes:
@@ -147,7 +148,7 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     events: Callable[[str], EventStore] | None = None
-    changes: Changes = msgspec.field(default_factory=MemoryChanges)
+    changes: Changes = attrs.field(factory=MemoryChanges)
     instances: Instances | None = None
     limits: "LimitStore | None" = None
     states: "StateStore | None" = None

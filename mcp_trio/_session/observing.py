@@ -47,7 +47,8 @@ _FAILED: Final = "the observer %s failed"
 _NO_TRACE: Final[Mapping[str, str]] = {}
 
 
-class Activity(msgspec.Struct, kw_only=True, eq=False):
+@attrs.define(kw_only=True, eq=False)
+class Activity:
     """Something that a session does, which begins and ends.
 
     Attributes:
@@ -77,8 +78,8 @@ class Activity(msgspec.Struct, kw_only=True, eq=False):
     record: int | None = None
     size_bytes: int = 0
     is_denied: bool = False
-    scopes: list[Callable[[], AbstractContextManager[object]]] = msgspec.field(
-        default_factory=list[Callable[[], AbstractContextManager[object]]]
+    scopes: list[Callable[[], AbstractContextManager[object]]] = attrs.field(
+        factory=list[Callable[[], AbstractContextManager[object]]]
     )
     outer: "Activity | None" = None
     span_trace_id: str = ""
