@@ -1,9 +1,13 @@
 """The names of the public modules, each listed once, in the stub beside the module."""
 
+import sys
 from collections.abc import Callable
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 import lazy_loader  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+
+_PACKAGE: Final = "mcp_trio"
 
 
 def lazy_names(
@@ -17,14 +21,25 @@ def lazy_names(
     Args:
         module: The `__name__` of the module.
         file: The `__file__` of the module; the stub has the suffix `.pyi` instead.
+
+    Raises:
+        ImportError: There is no stub.
     """
+    stub = Path(file).with_suffix(".pyi")
+    if not stub.is_file():  # a tool that makes one file of an application may leave it out
+        text = f"{module} needs the file {stub}: install {_PACKAGE} as files, with its .pyi files"
+        raise ImportError(text, name=module)
     attach_stub = cast("Any", lazy_loader).attach_stub
-    public_name, list_names, names = attach_stub("mcp_trio", file)
+    public_name, list_names, names = attach_stub(_PACKAGE, file)
 
     def get_name(name: str) -> Any:
         # The text of lazy_loader would name the package, and not the module.
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return public_name(name)
+        value = public_name(name)
+        if module != _PACKAGE:
+            # lazy_loader keeps the value in the package, of which the name is no public one.
+            vars(sys.modules[_PACKAGE]).pop(name, None)
+        return value
 
     return get_name, list_names, names

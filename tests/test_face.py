@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import math
+import pickle
 import pkgutil
 import pydoc
 import re
@@ -16,6 +17,7 @@ import pytest
 
 import mcp_trio
 from mcp_trio import Client, ClientGroup, Limits, Server, Subscription
+from mcp_trio._public_names import lazy_names
 
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
@@ -70,12 +72,44 @@ def test_an_unknown_name_of_a_public_module_is_reported_for_that_module(name):
         _ = importlib.import_module(f"mcp_trio.{name}").Respons
 
 
+def test_a_name_of_a_public_module_is_none_of_the_package_after_its_use():
+    assert mcp_trio.recording.export_jsonld
+    for _ in range(2):
+        with pytest.raises(ImportError, match=r"'export_jsonld' is in mcp_trio\.recording"):
+            mcp_trio.export_jsonld  # noqa: B018
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_public_module_takes_no_name_that_the_package_has(name):
+    modules = {module.name for module in pkgutil.iter_modules(mcp_trio.__path__)}
+    names = importlib.import_module(f"mcp_trio.{name}").__all__
+    assert {*names} & {*NAMES, *modules} == set()
+
+
 @pytest.mark.parametrize("name", ["mcp_trio", *(f"mcp_trio.{face}" for face in FACES)])
 def test_the_help_of_a_public_module_has_its_names(name):
     module = importlib.import_module(name)
     text = pydoc.plain(pydoc.render_doc(module))
     public = [each for each in module.__all__ if each != "__version__"]  # which is below VERSION
     assert [each for each in public if each not in text] == []
+
+
+@pytest.mark.parametrize("name", ["mcp_trio", *(f"mcp_trio.{face}" for face in FACES)])
+def test_the_names_of_a_public_module_are_listed_and_pickled_and_survive_a_reload(name):
+    module = importlib.import_module(name)
+    values = {each: getattr(module, each) for each in module.__all__}
+    assert dir(module) == sorted(values)
+    for value in values.values():
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert pickle.loads(pickle.dumps(value)) is value
+    assert importlib.reload(module) is module
+    assert {each: getattr(module, each) for each in module.__all__} == values
+
+
+def test_a_public_module_without_its_stub_says_which_file_is_missing(tmp_path):
+    file = tmp_path / "recording.py"
+    with pytest.raises(ImportError, match=f"needs the file {file}i: install .* with its .pyi"):
+        lazy_names("mcp_trio.recording", str(file))
 
 
 def test_the_public_names_change_on_purpose_only():
