@@ -261,6 +261,8 @@ class RedisInstance:
     _session_seconds: float
     _unconfirmed_bytes_max: int
     _sessions: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
+    # A link stays for as long as this process, in about 1 KiB: an instance that was only suspended
+    # goes on with its numbers, and without them its messages would be dropped.
     _links: dict[str, _Link] = attrs.field(factory=dict[str, _Link], init=False)
     _state: bytes = attrs.field(default=_RUNNING, init=False)
     _is_stale: bool = attrs.field(default=True, init=False)
