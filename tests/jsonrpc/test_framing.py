@@ -1,5 +1,6 @@
 """Framing of messages: lines, and server-sent events."""
 
+import json
 import re
 import tracemalloc
 from itertools import pairwise
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.lines import join_lines
+from mcp_trio._jsonrpc.lines import join_lines, one_line
 from mcp_trio._jsonrpc.sse import COMMENT, Event, EventParser, encode_event
 from mcp_trio.transports import LineSplitter, Oversized
 
@@ -78,6 +79,22 @@ def test_nothing_joined_is_nothing():
 
 
 @pytest.mark.requirement("STDIO-02", "TRAP-131")
+def test_a_message_of_several_lines_becomes_one_line():
+    message = {"a": "two\nlines", "b": [1, {}]}
+    pretty = json.dumps(message, indent=2).replace("\n", "\r\n").encode()
+
+    assert len(one_line(pretty).splitlines()) == 1
+    assert json.loads(one_line(pretty)) == message
+    assert one_line(b"{}") == b"{}"
+
+
+@pytest.mark.parametrize("invalid", [b'{"a":\n"two\nlines"}', b"[\n", b"\n[[" * 100_000])
+def test_an_invalid_message_of_several_lines_becomes_one_invalid_line(invalid):
+    with pytest.raises((ValueError, RecursionError)):
+        json.loads(one_line(invalid))
+    assert len(one_line(invalid).splitlines()) == 1
+
+
 def test_only_lf_ends_a_message():
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\rg".encode()
     assert split([line + b"\r\n"], message_bytes_max=100) == [line]

@@ -16,7 +16,6 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits, Server
-from mcp_trio._jsonrpc.lines import one_line
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.connections import ReportedState
@@ -961,14 +960,6 @@ def test_params_of_any_shape_can_be_sent():
     assert outgoing_message(strange, DECODER).header_params(with_arguments=False) == {}
     assert outgoing_message(bare, DECODER).header_params(with_arguments=True) == {}
     assert outgoing_message(asking(1, "x", 7), DECODER).version is None
-
-
-def test_a_message_of_several_lines_becomes_one_line():
-    pretty = json.dumps({"a": "two\nlines"}, indent=2).encode()
-
-    assert one_line(pretty) == b'{"a":"two\\nlines"}'
-    assert one_line(b"{}") == b"{}"
-    assert one_line(b"no\r\nJSON") == b"no  JSON"
 
 
 def test_the_protocol_version_of_an_initialize_result_is_read():

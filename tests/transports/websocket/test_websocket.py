@@ -293,7 +293,7 @@ async def test_a_message_of_several_lines_arrives_as_one_line(raw):
     await peer.frame(TEXT, b'{\r\n  "a": "b"\n}')
     await peer.frame(TEXT, b"no\nJSON")
     await peer.frame(TEXT, b"")
-    assert await received(channel, 3) == [b'{"a":"b"}', b"no JSON", b""]
+    assert await received(channel, 3) == [b'{\t\t  "a": "b"\t}', b"no\tJSON", b""]
     await peer.stream.aclose()
 
 
