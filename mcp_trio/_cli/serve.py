@@ -312,14 +312,10 @@ def run_command(
         descriptors = divert_stdio()
 
         from mcp_trio._server.stdio import run_stdio
-        from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions, limits)
         _add_observers(loaded, **observers)
-        try:
-            run_stdio(loaded, record=recording, descriptors=descriptors)
-        except Exception as error:
-            raise sole_exception(error) from None
+        run_stdio(loaded, record=recording, descriptors=descriptors)
         return
 
     from mcp_trio._recorder.options import holds_many_sessions

@@ -42,7 +42,7 @@ from mcp_trio._proxy.journal import (
 )
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE
-from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._system import SIGKILL
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.process import ChildProcess, start_child
@@ -92,7 +92,7 @@ async def until_signal(
                     status = await serve()
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise sole_exception(error) from None
+            raise_unchanged(sole_exception(error))
     return SIGNAL_STATUS_BASE + received[0] if received else status
 
 

@@ -20,7 +20,7 @@ from mcp_trio._protocol.websocket import checked_token
 from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions
 from mcp_trio._server.sessions import SessionSource
 from mcp_trio._server.sockets import Serve, WebSocketOptions, bound_websocket, serve_connections
-from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -263,7 +263,7 @@ async def listen_websocket(
                     yield WebSocketHub(bound.url, receiver)
                     nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise sole_exception(error) from None
+            raise_unchanged(sole_exception(error))
 
 
 async def _pass_on(

@@ -50,7 +50,7 @@ from mcp_trio._server.signals import (
     serve_until_signal,
 )
 from mcp_trio._server.sockets import AccessOptions, HandshakeCheck, protected_resource, tls_context
-from mcp_trio._session.exceptions import exception_to_raise
+from mcp_trio._session.exceptions import exception_to_raise, raise_unchanged
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import explaining_bind_errors, netloc, open_tcp_listeners
@@ -271,7 +271,7 @@ async def serve_bound(
                         await app.all_answered()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise exception_to_raise(group) from None
+        raise_unchanged(exception_to_raise(group))
     finally:
         for listener in (*listeners, *metrics_listeners):
             listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.

@@ -44,7 +44,7 @@ from mcp_trio._session.effects import (
     start_effect,
     wait_for_recorded_outcome,
 )
-from mcp_trio._session.exceptions import exception_to_raise
+from mcp_trio._session.exceptions import exception_to_raise, raise_unchanged
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
@@ -154,7 +154,7 @@ async def enter_unrecorded(
         try:
             yield EnteredLifespan(value, record)
         except BaseExceptionGroup as group:
-            raise without_group(group) from None
+            raise_unchanged(without_group(group))
 
 
 def without_group(error: BaseException) -> BaseException:

@@ -35,7 +35,7 @@ from mcp_trio._recorder.clock import TickClock
 from mcp_trio._server.effects import CURRENT_CONTEXT
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
-from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import await_frames
 from mcp_trio._system import SIGHUP, open_process_end
@@ -146,7 +146,7 @@ async def serve_until_signal(
                         on_serving(reported[0])
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
-            raise sole_exception(error) from None
+            raise_unchanged(sole_exception(error))
     return received[0] if received else 0
 
 

@@ -25,7 +25,7 @@ from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for, is_
 from mcp_trio._protocol.websocket import upgrade_rejection, with_token_header
 from mcp_trio._recorder.options import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
-from mcp_trio._session.exceptions import exception_to_raise
+from mcp_trio._session.exceptions import exception_to_raise, raise_unchanged
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import (
@@ -89,7 +89,7 @@ async def serve_connections(
                     await stopping.wait()
                     nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise exception_to_raise(group) from None
+        raise_unchanged(exception_to_raise(group))
 
 
 async def _serve_bound(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from mcp_trio._server.signals import run_until_signal
-from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import ConnectionLost
@@ -55,7 +55,7 @@ async def serve_stdio(
                 trio.current_time() + server.limits.shutdown.close_seconds
             )
     except ExceptionGroup as error:
-        raise sole_exception(error) from None
+        raise_unchanged(sole_exception(error))
 
 
 def run_stdio(

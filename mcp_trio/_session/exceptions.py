@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar, cast
+from typing import Final, NoReturn, TypeVar, cast
 
 import trio
 
@@ -26,6 +26,19 @@ def sole_exception(error: _Error) -> _Error:
     """
     inside = group_members(error)
     return sole_exception(inside[0]) if len(inside) == 1 else error
+
+
+def raise_unchanged(error: BaseException) -> NoReturn:
+    """Raise an exception from a group, with the cause and the context that it has.
+
+    In the `except` block of the group, `raise error` would replace the context by the group, and
+    `raise error from None` would remove the cause as well.
+    """
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
 
 
 def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:

@@ -21,7 +21,7 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.server import Server
-from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
@@ -196,7 +196,7 @@ def simulate(
         try:
             trio.run(simulation.run, sessions, arrival_seconds, seconds_max, clock=clock)
         except BaseExceptionGroup as group:
-            raise sole_exception(group) from None
+            raise_unchanged(sole_exception(group))
     return SimulationReport(
         seed=seed,
         sessions=tuple(simulation.ended[number] for number in range(sessions)),

@@ -24,7 +24,7 @@ from mcp_trio.recording import replay
 from mcp_trio.transports import open_websocket_channel
 from tests.server.watched import harbour, watched
 from tests.story import Story
-from tests.ways import CONNECTIONS, served
+from tests.ways import CONNECTIONS, WAYS, served, serving
 
 SECONDS = 10.0
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
@@ -132,15 +132,21 @@ async def test_a_recording_error_closes_only_its_own_connection(tmp_path, caplog
     assert any(isinstance(each.exc_info[1], RecordingError) for each in caplog.records)
 
 
-async def test_an_error_of_the_lifespan_is_raised_without_a_group(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_error_of_the_lifespan_is_raised_without_a_group_and_with_its_cause(way, tmp_path):
     @contextlib.asynccontextmanager
     async def lifespan(_server):
-        raise LookupError("no sea")
+        try:
+            raise KeyError("chart")
+        except KeyError as error:
+            raise LookupError("no sea") from error
         yield
 
-    with pytest.raises(LookupError, match="no sea"):
-        await Server("harbour", lifespan=lifespan).serve_unix(tmp_path / "s")
-    assert not (tmp_path / "s").exists()
+    with pytest.raises(LookupError, match="no sea") as caught:
+        await serving(Server("harbour", lifespan=lifespan), way, tmp_path)()
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.__context__ is caught.value.__cause__
+    assert not (tmp_path / "socket").exists()
 
 
 # Authorization

@@ -142,12 +142,16 @@ def test_run_returns_when_the_host_closes_stdio():
 def test_run_raises_what_the_lifespan_raises():
     @contextlib.asynccontextmanager
     async def lifespan(server):
-        raise OSError("no harbour")
+        try:
+            raise KeyError("chart")
+        except KeyError as error:
+            raise OSError("no harbour") from error
         yield
 
     descriptors = (os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
-    with pytest.raises(OSError, match="no harbour"):
+    with pytest.raises(OSError, match="no harbour") as caught:
         run_stdio(Server("harbour", lifespan=lifespan), descriptors=descriptors)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 # Processes.

@@ -549,6 +549,19 @@ async def test_an_error_of_the_block_is_raised_without_a_group(tmp_path):
     assert not path.exists()
 
 
+async def test_an_error_in_the_block_of_a_hub_keeps_its_cause():
+    async def fail_in_a_hub():
+        async with listen_websocket():
+            try:
+                raise KeyError("chart")
+            except KeyError as error:
+                raise LookupError("no sea") from error
+
+    with pytest.raises(LookupError, match="no sea") as caught:
+        await fail_in_a_hub()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 async def test_a_server_that_was_not_received_is_notified_that_the_hub_stops():
     with trio.fail_after(SECONDS):
         async with listen_websocket() as hub:
