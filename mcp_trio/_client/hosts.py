@@ -1,7 +1,7 @@
 """Helpers for hosts: display names, tool hints, icons, and the choice of a model."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,14 +17,15 @@ from mcp_trio.types import (
     ToolAnnotations,
 )
 
-Named: TypeAlias = Tool | Prompt | Resource | ResourceTemplate
-
 _ICON_TYPES: Final = {"image/png", "image/jpeg", "image/jpg", "image/svg+xml", "image/webp"}
+
+# RFC 9110, section 4.1, recommends that URIs of 8,000 octets be supported.
+_URL_CHARS_MAX: Final = 8_000
 
 _NO_ANNOTATIONS: Final = ToolAnnotations()
 
 
-def display_name(item: Named) -> str:
+def display_name(item: Tool | Prompt | Resource | ResourceTemplate) -> str:
     """Return the name to show to users: the title, a tool's annotated title, or else the name."""
     annotations = item.annotations if isinstance(item, Tool) else None
     return item.title or (annotations and annotations.title) or item.name
@@ -69,7 +70,8 @@ def showable_icons(
     """Return the icons that are safe to show, in the given order.
 
     An icon is safe if its type is PNG, JPEG, SVG or WebP, and its source is either a `data:` URI
-    of at most `limits.messages.icon_chars_max` characters or an `https:` URL without credentials.
+    of at most `limits.messages.icon_chars_max` characters, or an `https:` URL of at most 8,000
+    characters without credentials.
 
     Nothing is fetched here. When you fetch an icon, send no credentials, follow no redirect to
     another host, limit the size, and detect the type from the bytes, since the declared type may
@@ -84,15 +86,19 @@ def showable_icons(
 
 
 def _is_showable(icon: Icon, hosts: Collection[str], limits: Limits) -> bool:
+    if icon.mime_type is not None and icon.mime_type.lower() not in _ICON_TYPES:
+        return False
+    scheme, _, rest = icon.src.partition(":")
+    if scheme.lower() == "data":
+        mime_type = rest.partition(",")[0].partition(";")[0].lower()
+        return mime_type in _ICON_TYPES and len(icon.src) <= limits.messages.icon_chars_max
+    # `urlsplit` keeps its last arguments in a cache, and so should get no megabytes.
+    if len(icon.src) > _URL_CHARS_MAX:
+        return False
     try:
         uri = urlsplit(icon.src)
     except ValueError:
         return False
-    if icon.mime_type is not None and icon.mime_type.lower() not in _ICON_TYPES:
-        return False
-    if uri.scheme == "data":
-        mime_type = uri.path.partition(",")[0].partition(";")[0].lower()
-        return mime_type in _ICON_TYPES and len(icon.src) <= limits.messages.icon_chars_max
     has_credentials = "@" in uri.netloc
     return uri.scheme == "https" and uri.hostname in hosts and not has_credentials
 

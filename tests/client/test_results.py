@@ -1,6 +1,7 @@
 """The choice of a model by a server's preferences."""
 
 import json
+import tracemalloc
 
 import pytest
 import trio
@@ -10,7 +11,7 @@ from mcp_trio import ConnectionLost, Limits, RequestError
 from mcp_trio import types as t
 from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError
 from mcp_trio.hosts import ModelTraits, choose_model, showable_icons
-from mcp_trio.limits import MessageLimits
+from mcp_trio.limits import MIB, MessageLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import connected
@@ -143,6 +144,7 @@ def test_an_icon_url_with_credentials_is_not_showable(user):
         t.Icon(src=PNG, mime_type="text/html"),
         t.Icon(src=HTTPS, mime_type="text/html"),
         t.Icon(src=PNG + "A" * 100),
+        t.Icon(src=HTTPS + "A" * 8_000),
     ],
 )
 def test_an_icon_that_is_no_image_or_too_large_is_not_showable(icon):
@@ -152,6 +154,18 @@ def test_an_icon_that_is_no_image_or_too_large_is_not_showable(icon):
         )
         == []
     )
+
+
+def test_long_icons_are_not_kept_in_memory():
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            for src in (f"{PNG}{number}", f"{HTTPS}?{number}"):
+                showable_icons([t.Icon(src=src + "A" * MIB)], hosts=HOSTS)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < MIB
 
 
 def test_without_icons_nothing_is_showable():
