@@ -238,10 +238,11 @@ def _is_own(name: str, file: object, folder: Path) -> bool:
     is_of_this_package = not is_example and f"{name}.".startswith(f"{_OWN_PACKAGE}.")
     if name == "__main__" or is_of_this_package:
         return False
-    path = Path(file).resolve()
-    if not path.is_relative_to(folder) or path.is_relative_to(sysconfig.get_path("stdlib")):
+    # The folders of libraries, and the files in them, may be symbolic links to other places.
+    path, stdlib = Path(file).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
+    if not path.is_relative_to(folder) or path.is_relative_to(stdlib):
         return False
-    return not _LIBRARY_FOLDERS.intersection(path.parts)
+    return _LIBRARY_FOLDERS.isdisjoint([*Path(file).parts, *path.parts])
 
 
 def _is_of_tests(name: str) -> bool:
