@@ -7,8 +7,9 @@ redeem the same code, one wins.
 
 import os
 import sqlite3
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -109,7 +110,7 @@ _SWAPS: Final = {
 class SqliteStorage:
     """An `AuthorizationStorage` in a SQLite database, which several processes may share.
 
-    The database is opened at the first use, and closed with `close` or the object.
+    The database is opened at the first use. `close` closes it, and so does the end of the object.
 
     Attributes:
         path: The path of the file. If it does not exist, it is created so that only its owner can
@@ -120,14 +121,16 @@ class SqliteStorage:
     path: str | os.PathLike[str] | None = None
     _connection: sqlite3.Connection | None = attrs.field(default=None, init=False)
     _close_once: Callable[[], object] | None = attrs.field(default=None, init=False)
-    # The threads share the connection, so one of them uses it at a time.
+    # One thread at a time uses the connection. The limiter lets tasks wait for it; the lock also
+    # keeps `close` from closing it meanwhile, which can crash the interpreter.
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(1), init=False
     )
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     async def get(self, kind: str, key: str, *, now: float) -> bytes | None:
         """Return a record; None if there is none."""
-        rows = await self._fetch(_GET, {"kind": kind, "key": key, "now": now})
+        rows, _ = await self._execute([_GET], {"kind": kind, "key": key, "now": now})
         return rows[0][0] if rows else None
 
     async def swap(
@@ -145,33 +148,34 @@ class SqliteStorage:
             return await self.get(kind, key, now=now) is None
         values = {"kind": kind, "key": key, "old": old, "new": new, "now": now}
         values["expires_at"] = expires_at
-        statement = _SWAPS[old is not None, new is not None]
-        changed = await trio.to_thread.run_sync(
-            self._swap, statement, values, limiter=self._limiter
-        )
+        statements = [_REMOVE_EXPIRED, _SWAPS[old is not None, new is not None]]
+        _, changed = await self._execute(statements, values)
         return changed == 1
 
     async def count(self, kind: str, *, now: float) -> int:
         """Return the number of records of a kind."""
-        ((number,),) = await self._fetch(_COUNT, {"kind": kind, "now": now})
+        ((number,),), _ = await self._execute([_COUNT], {"kind": kind, "now": now})
         return int(number)
 
     def close(self) -> None:
-        """Close the database; the next use opens it again."""
-        if self._close_once is not None:
-            self._close_once()
-        self._connection = self._close_once = None
+        """Close the database, after the operation that runs; the next use opens it again."""
+        with self._lock:
+            if self._close_once is not None:
+                self._close_once()
+            self._connection = self._close_once = None
 
-    async def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        def fetch() -> list[Any]:
-            return self._opened().execute(statement, values).fetchall()
+    async def _execute(
+        self, statements: Sequence[str], values: Mapping[str, Any]
+    ) -> tuple[list[Any], int]:
+        """Return the rows of the last statement, and the number of records that it changed."""
 
-        return await trio.to_thread.run_sync(fetch, limiter=self._limiter)
+        def execute() -> tuple[list[Any], int]:
+            with self._lock:
+                connection = self._opened()
+                cursors = [connection.execute(each, values) for each in statements]
+                return cursors[-1].fetchall(), cursors[-1].rowcount
 
-    def _swap(self, statement: str, values: dict[str, Any]) -> int:
-        connection = self._opened()
-        connection.execute(_REMOVE_EXPIRED, values)
-        return connection.execute(statement, values).rowcount
+        return await trio.to_thread.run_sync(execute, limiter=self._limiter)
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -5,6 +5,8 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -869,6 +871,34 @@ async def test_a_file_that_is_no_database_is_not_kept_open(tmp_path, monkeypatch
         await SqliteStorage(path).get("code", "a", now=0)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         opened[0].execute("SELECT 1")
+
+
+CLOSE_AGAIN_AND_AGAIN = """
+import sys, trio
+from mcp_trio.auth import SqliteStorage
+
+async def swap_and_close():
+    async def swap():
+        for number in range(50):
+            assert await storage.swap("code", f"{number}", None, b"", now=0)
+        nursery.cancel_scope.cancel()
+
+    storage = SqliteStorage(sys.argv[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(swap)
+        while True:
+            await trio.lowlevel.checkpoint()
+            storage.close()
+
+trio.run(swap_and_close)
+"""
+
+
+def test_a_storage_may_be_closed_during_an_operation(tmp_path):
+    """In a process of its own, since SQLite crashes if its connection is closed meanwhile."""
+    command = [sys.executable, "-c", CLOSE_AGAIN_AND_AGAIN, str(tmp_path / "auth.sqlite")]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 async def test_processes_share_a_file_that_only_its_owner_can_read(tmp_path):
