@@ -10,6 +10,7 @@ A `StateStore`, shared by all instances of a server, lets each state be used onl
 https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
 
+import functools
 import secrets
 import time
 import zlib
@@ -57,9 +58,6 @@ class KeyRing:
     """
 
     keys: Sequence[bytes] = attrs.field(repr=False)
-    _ciphers: list[tuple[bytes, "AESGCM"]] | None = attrs.field(
-        default=None, init=False, repr=False
-    )
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.keys, bytes | str):
@@ -86,7 +84,7 @@ class KeyRing:
 
         `nonce` is `NONCE_BYTES` random bytes, never used before.
         """
-        key_id, cipher = self._derive_ciphers()[0]
+        key_id, cipher = self._ciphers[0]
         prefix = _VERSION + key_id
         return prefix + nonce + cipher.encrypt(nonce, plain, prefix + bound_to)
 
@@ -95,7 +93,7 @@ class KeyRing:
         from cryptography.exceptions import InvalidTag
 
         prefix, rest = sealed[:_PREFIX_BYTES], sealed[_PREFIX_BYTES:]
-        for key_id, cipher in self._derive_ciphers():
+        for key_id, cipher in self._ciphers:
             if prefix == _VERSION + key_id:
                 try:
                     return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], prefix + bound_to)
@@ -103,28 +101,26 @@ class KeyRing:
                     continue
         return None
 
-    def _derive_ciphers(self) -> list[tuple[bytes, "AESGCM"]]:
-        if self._ciphers is not None:
-            return self._ciphers
+    @functools.cached_property
+    def _ciphers(self) -> list[tuple[bytes, "AESGCM"]]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        # Id and cipher are derived, because a user may use the key for other purposes as well.
+        # The id and the cipher's key are derived, since a user may use the secret key for other
+        # purposes as well.
         length = _ID_BYTES + _CIPHER_KEY_BYTES
         ciphers: list[tuple[bytes, AESGCM]] = []
         for key in self.keys:
             kdf = HKDF(algorithm=SHA256(), length=length, salt=None, info=_PURPOSE)
             derived = kdf.derive(key)
             ciphers.append((derived[:_ID_BYTES], AESGCM(derived[_ID_BYTES:])))
-        self._ciphers = ciphers
         return ciphers
 
 
 # States -----------------------------------------------------------------------------------------
 
 _PADDED_TO_BYTES: Final = 256
-_LENGTH_BYTES: Final = 4
 _COMPRESSION_LEVEL: Final = 6
 _BASE64_GROUP_CHARS: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
@@ -200,7 +196,6 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         plain = _encode(msgspec.structs.replace(state, ends=ends))
         self._check_size(plain, "state_plain_bytes_max")
         packed = zlib.compress(plain, _COMPRESSION_LEVEL)
-        packed = len(packed).to_bytes(_LENGTH_BYTES) + packed
         padded = packed + bytes(-len(packed) % _PADDED_TO_BYTES)
         sealed = self.keys.seal(padded, bound_to=binding.bytes_for(self.server), nonce=nonce)
         text = urlsafe_b64encode(sealed).rstrip(b"=").decode()
@@ -235,11 +230,10 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         padded = self.keys.open(sealed, bound_to=binding.bytes_for(self.server))
         if padded is None:
             return None
-        length = int.from_bytes(padded[:_LENGTH_BYTES])
-        packed = padded[_LENGTH_BYTES : _LENGTH_BYTES + length]
         plain_bytes_max = self.limits.requests.state_plain_bytes_max
         try:
-            state = _decode_state(zlib.decompressobj().decompress(packed, plain_bytes_max))
+            # The padding follows the end of the compressed data, and is left over.
+            state = _decode_state(zlib.decompressobj().decompress(padded, plain_bytes_max))
         except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
             # Another release of this library has sealed the state, or one with larger limits.
             return None
