@@ -1,7 +1,7 @@
 """Errors for unknown names, which suggest known ones."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
@@ -37,6 +37,20 @@ def missing_attribute(class_name: str, owner: object, name: str) -> AttributeErr
     hint = f"; {advice}" if advice else did_you_mean(name, known)
     # With `obj`, Python would add a suggestion of its own to the traceback.
     return AttributeError(text + hint, name=name, obj=None)
+
+
+def check_option_names(subject: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise a `TypeError` for an unknown option; its text suggests the known one that is close.
+
+    Args:
+        subject: The beginning of the text, such as "a WebSocket server".
+        options: The names of the given options.
+        known: The names of all options.
+    """
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(f"{subject} got an unexpected option {name!r}{hint}")
 
 
 def unknown_option(

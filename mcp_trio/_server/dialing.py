@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, TypedDict, Unpack, cast
 import attrs
 import trio
 
+from mcp_trio._protocol.suggestions import check_option_names
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions
 from mcp_trio._server.sessions import SessionSource
@@ -63,7 +64,8 @@ async def dial(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
+    """Serve at `url` until cancelled; `Server.dial` documents the arguments and the errors."""
+    check_option_names("Server.dial()", options, DialOptions.__annotations__)
     state = ReportedState(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
     dialer = _Dialer(
@@ -233,8 +235,11 @@ async def listen_websocket(
     Raises:
         OSError: The address cannot be bound, the certificate cannot be read, the lock file cannot
             be written, or it belongs to another running process.
+        TypeError: An option is unknown.
         ValueError: Options contradict each other.
     """
+    known = [*ListenOptions.__annotations__, "token", "lock_path"]
+    check_option_names("listen_websocket()", options, known)
     if token is None and lock_path is not None:
         token = secrets.token_urlsafe()
     auth = options.pop("auth", None)

@@ -30,7 +30,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.security import host_check_for
-from mcp_trio._protocol.suggestions import did_you_mean
+from mcp_trio._protocol.suggestions import check_option_names
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.options import RecordTarget, SharedRecording, holds_many_sessions
@@ -111,12 +111,9 @@ def app_of(
             invalid; both `token` and `Server(auth=…)` are given; or the URL of a server whose
             clients need tokens is not known.
     """
-    known = HttpOptions.__annotations__
-    for name in options:
-        if name not in known:
-            is_of_run = name == "workers"
-            hint = ': only run("http") takes it' if is_of_run else did_you_mean(name, known)
-            raise TypeError(f"an HTTP server got an unexpected option {name!r}{hint}")
+    if "workers" in options:
+        raise TypeError("an HTTP server got the option 'workers': only run(\"http\") takes it")
+    check_option_names("an HTTP server", options, HttpOptions.__annotations__)
     if not holds_many_sessions(options.get("record")):
         raise ValueError(
             "over HTTP, record to a folder or a SharedRecording: there are several sessions"

@@ -1289,6 +1289,7 @@ class Server:
                 `record`, a folder or a `SharedRecording`; see `serve`.
 
         Raises:
+            TypeError: An option is unknown.
             ValueError: Options contradict each other.
             OSError: The address cannot be bound, or the certificate cannot be read.
             Exception: The error that the lifespan raised.
@@ -1395,7 +1396,7 @@ class Server:
 
         Raises:
             ConnectionLost: The hub rejected the connection (401, 403, close code 1008).
-            TypeError: An option has a wrong type.
+            TypeError: An option is unknown, or has a wrong type.
             ValueError: The URL or an option is invalid.
             Exception: The error that the lifespan raised.
         """

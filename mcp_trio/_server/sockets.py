@@ -22,6 +22,7 @@ import trio
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for, is_loopback
+from mcp_trio._protocol.suggestions import check_option_names
 from mcp_trio._protocol.websocket import upgrade_rejection, with_token_header
 from mcp_trio._recorder.options import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
@@ -286,7 +287,12 @@ async def serve_websocket(
     port: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve WebSocket until cancelled; `Server.serve_websocket` documents the arguments."""
+    """Serve WebSocket until cancelled; `Server.serve_websocket` documents the arguments.
+
+    Raises:
+        TypeError: An option is unknown.
+    """
+    check_option_names("a WebSocket server", options, RunWebSocketOptions.__annotations__)
     async with bound_websocket(
         options, host=host, port=port, auth=server.auth, scopes=server.scopes
     ) as bound:

@@ -202,6 +202,16 @@ async def test_options_that_contradict_each_other_are_rejected(tmp_path):
         await harbour(auth=verify).serve_websocket(port=0, token="x")
 
 
+async def test_an_unknown_option_is_rejected():
+    for function in (
+        functools.partial(harbour().serve_websocket, port=0),
+        functools.partial(harbour().dial, "tcp://127.0.0.1:1"),
+    ):
+        with trio.fail_after(SECONDS):
+            with pytest.raises(TypeError, match="unexpected option 'tokn'; did you mean 'token'"):
+                await function(tokn="sesame")
+
+
 async def test_the_rejection_of_another_origin_names_the_setting(tmp_path):
     async with served(harbour(), "websocket", tmp_path) as (url, _scope):
         for origin in ("https://evil.example", "null"):

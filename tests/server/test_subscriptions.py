@@ -579,6 +579,12 @@ async def test_options_that_contradict_each_other_are_rejected():
             pass
 
 
+async def test_an_unknown_option_of_a_hub_is_rejected():
+    with pytest.raises(TypeError, match="unexpected option 'tokn'; did you mean 'token'"):
+        async with listen_websocket(tokn="sesame"):
+            pass
+
+
 @pytest.mark.real_time
 async def test_a_server_that_disconnects_before_it_is_received_is_not_counted():
     async def opened():
