@@ -509,6 +509,8 @@ class Context(BaseContext):
     async def elicitation_complete(self, elicitation_id: str | None) -> None:
         """Notify the client that a URL elicitation is complete.
 
+        If this is cancelled, nothing was sent, and it can be called again.
+
         Args:
             elicitation_id: The `Answer.elicitation_id`; None, for clients that do not support this
                 notification, sends nothing.
@@ -518,13 +520,16 @@ class Context(BaseContext):
         """
         if elicitation_id is None:
             return
-        if not self._served.elicitations.end(elicitation_id):
-            raise LocalProtocolError(
-                f"the URL elicitation {elicitation_id!r} was not sent to this client,"
-                " or is complete"
-            )
-        params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
-        await self._handling.notify(_ELICITATION_COMPLETE, params)
+
+        def make() -> types.ElicitationCompleteParams:
+            if not self._served.elicitations.end(elicitation_id):
+                raise LocalProtocolError(
+                    f"the URL elicitation {elicitation_id!r} was not sent to this client,"
+                    " or is complete"
+                )
+            return types.ElicitationCompleteParams(elicitation_id=elicitation_id)
+
+        await self._handling.notify_if(_ELICITATION_COMPLETE, make)
 
     async def sample(
         self,
@@ -702,6 +707,7 @@ class Context(BaseContext):
         """Wait until the client has answered a ping.
 
         Raises:
+            LocalProtocolError: The client is stateless, and accepts no requests.
             RequestError, RequestTimeout, ConnectionLost: The client sent no answer.
         """
         await self._handling.ask("ping")

@@ -14,6 +14,7 @@ import msgspec
 import pydantic
 import pydantic.dataclasses
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -1323,6 +1324,24 @@ async def test_only_the_asked_client_is_notified_of_the_completion_and_once(serv
     assert await first.call("paid") == rejection
     assert [message["params"] for message in first.received] == [{"elicitationId": "payment-7"}]
     assert second.received == []
+
+
+async def test_a_completion_that_was_cancelled_can_be_sent_later(server, serve):
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        answer = await ctx.elicit_url("Pay", URL, elicitation_id="payment-7")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await ctx.elicitation_complete(answer.elicitation_id)
+        assert scope.cancelled_caught
+        await ctx.elicitation_complete(answer.elicitation_id)
+        return "told"
+
+    asker = await serve(server, protocol_version=D, capabilities=BOTH)
+    call = await asker.begin("tools/call", {"name": "pay"})
+    await asker.wire.send_result(await asker.next_message(), {"action": "accept"})
+    assert text_of(await asker.end(call)) == "told"
+    assert [message["params"] for message in asker.received] == [{"elicitationId": "payment-7"}]
 
 
 async def test_url_elicitations_that_are_never_completed_are_dropped(serve):
