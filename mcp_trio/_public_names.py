@@ -1,4 +1,4 @@
-"""The names of the public modules, each listed once, in the stub beside the module."""
+"""Import the names of a public module when they are first used; its stub lists them."""
 
 import sys
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def lazy_names(
     public_name, list_names, names = attach_stub(_PACKAGE, file)
 
     def get_name(name: str) -> Any:
-        # The text of lazy_loader would name the package, and not the module.
+        # The error of lazy_loader would name the package in place of the module.
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         value = public_name(name)

@@ -23,8 +23,7 @@ from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.untracked_calls import noting_imports
 from mcp_trio.errors import MCPError
 
-# The name under which multiprocessing imports a main module a second time. Code under
-# `if __name__ == "__main__"` does not run then.
+# The name of the module made of a file. Code under `if __name__ == "__main__"` does not run.
 FILE_MODULE_NAME: Final = "__mcp_main__"
 
 _OWN_PACKAGE: Final = __name__.partition(".")[0]
@@ -36,7 +35,7 @@ class TargetError(MCPError):
 
 
 def split_target(target: str) -> tuple[str, str, str]:
-    """Return the file or module of a TARGET, the colon or nothing, and the name of the object.
+    """Split a TARGET as `str.partition` does: the file or module, a colon, the name of the object.
 
     The colon after a drive letter of Windows is part of the file.
     """
@@ -160,12 +159,13 @@ def _import_source(source: str) -> ModuleType:
 
 @contextmanager
 def fresh_server(target: str) -> Generator[Server]:
-    """Import the server and its modules anew; afterwards, the modules are those from before.
+    """Import the server and its modules anew for the block, and restore the old modules after it.
 
     So nothing that earlier sessions or replays left in variables of the modules is found. What the
     modules read while they are imported is noted, since a divergence may follow from it. The
-    modules of a server are those in its package, or beside its file and below; installed packages,
-    test modules and `conftest` are not imported anew. No other thread may import meanwhile.
+    modules of a server are those in its package, or in the folder of its file and below; installed
+    packages, test modules and `conftest` are not imported anew. No other thread may import
+    meanwhile.
 
     Raises:
         TargetError: As `import_server`.
