@@ -9,6 +9,7 @@ import functools
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, get_args, overload
@@ -80,6 +81,13 @@ SEVERITY: Final[Mapping[str, int]] = {
 # locks in the recorded order.
 
 
+# The holders, as in `Locks.acquire`, that wait in `read_resource` for the handler that runs here.
+# If this handler waited for a lock of theirs, neither would go on.
+_READING_HOLDERS: Final[ContextVar[tuple[object, ...]]] = ContextVar(
+    "mcp_trio_reading_holders", default=()
+)
+
+
 class _Lock(msgspec.Struct, eq=False):
     """A lock, and the number of its users: holders and tasks or threads that wait for it."""
 
@@ -108,16 +116,17 @@ class Locks:
             holder: The task, or the bridge of the thread, that holds the lock.
 
         Raises:
-            RuntimeError: `holder` holds the lock already.
+            RuntimeError: The lock is held by `holder`, or by a handler that waits for this one.
         """
         key = (trio.lowlevel.current_trio_token(), name)
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = _Lock(trio.CapacityLimiter(1))
         limiter = lock.limiter
-        if holder in limiter.statistics().borrowers:
+        borrowers = limiter.statistics().borrowers
+        if any(each in borrowers for each in (holder, *_READING_HOLDERS.get())):
             raise RuntimeError(
-                f"the lock {name!r} is already held by this handler: it would wait for itself"
+                f"the lock {name!r} is already held in this request, which would wait for itself"
             )
 
         async def acquire_again() -> None:
@@ -426,7 +435,8 @@ class Context(BaseContext):
         """Return a lock shared by all handlers of the server, for `async with ctx.lock(name):`.
 
         Raises:
-            RuntimeError: On entering, if the task holds this lock already.
+            RuntimeError: On entering, if the lock is held by this task, or by a handler that waits
+                in `read_resource` for this one.
         """
         return TaskLock(self._handling, self._served.shared.locks, name)
 
@@ -720,7 +730,12 @@ class Context(BaseContext):
                 this request is answered with it.
             Exception: The error that the resource's handler raised.
         """
-        return (await self._served.read_for_handler(self._handling, uri)).contents
+        holders = (trio.lowlevel.current_task(), *_READING_HOLDERS.get())
+        token = _READING_HOLDERS.set(holders)
+        try:
+            return (await self._served.read_for_handler(self._handling, uri)).contents
+        finally:
+            _READING_HOLDERS.reset(token)
 
 
 def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
@@ -801,7 +816,8 @@ class ThreadContext(BaseContext):
         """Return a lock shared by all handlers of the server, for `with ctx.lock(name):`.
 
         Raises:
-            RuntimeError: On entering, if this handler holds the lock already.
+            RuntimeError: On entering, if the lock is held by this handler, or by one that waits in
+                `read_resource` for this one.
         """
         return ThreadLock(self._handling, self._served.shared.locks, self._bridge, name)
 
@@ -936,6 +952,7 @@ class ThreadContext(BaseContext):
         async def read() -> list[types.ResourceContents]:
             # The resource's handler may need a thread, while this one waits and keeps its place.
             NESTED_LIMITER.set(trio.CapacityLimiter(1))
+            _READING_HOLDERS.set((self._bridge, *_READING_HOLDERS.get()))
             return await self._context.read_resource(uri)
 
         return self._bridge.call(read)

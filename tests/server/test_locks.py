@@ -156,6 +156,48 @@ async def test_a_thread_cannot_wait_for_a_lock_that_it_holds(server, serve):
     assert "'state' is already held" in await (await serve(server)).call("again")
 
 
+@pytest.mark.parametrize("is_reader_thread", [True, False])
+@pytest.mark.parametrize("is_outer_thread", [True, False])
+async def test_a_resource_cannot_wait_for_a_lock_of_the_handler_that_reads_it(
+    server, serve, locks, is_outer_thread, is_reader_thread
+):
+    if is_outer_thread:
+
+        @server.tool
+        def read(ctx: ThreadContext) -> str:
+            with ctx.lock("state"):
+                return ctx.read_resource("harbour://state")[0].text
+    else:
+
+        @server.tool
+        async def read(ctx: Context) -> str:
+            async with ctx.lock("state"):
+                return (await ctx.read_resource("harbour://state"))[0].text
+
+    if is_reader_thread:
+
+        @server.resource("harbour://state")
+        def state(ctx: ThreadContext) -> str:
+            with pytest.raises(RuntimeError, match="'state' is already held"), ctx.lock("state"):
+                pass
+            with ctx.lock("other"):
+                return "read"
+    else:
+
+        @server.resource("harbour://state")
+        async def state(ctx: Context) -> str:
+            with pytest.raises(RuntimeError, match="'state' is already held"):
+                async with ctx.lock("state"):
+                    pass
+            async with ctx.lock("other"):
+                return "read"
+
+    asker = await serve(server)
+    with trio.fail_after(5):
+        assert await asker.call("read") == "read"
+    assert locks() == 0
+
+
 async def test_a_thread_of_a_cancelled_request_holds_its_lock_until_the_block_ends(
     server, serve, locks
 ):
