@@ -39,6 +39,7 @@ def raise_unchanged(error: BaseException) -> NoReturn:
         raise error
     finally:
         error.__context__ = context
+        del error, context  # The traceback has this frame, which would keep the error alive.
 
 
 def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
