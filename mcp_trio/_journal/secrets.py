@@ -41,7 +41,12 @@ SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
     "private key": re.compile(
         r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?P<secret>.+?)(?:-----END|\Z)", re.DOTALL
     ),
-    "JSON Web Token": re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+    # The lookahead checks both dots once for each run of characters. Without it, every `eyJ` in a
+    # long run without dots would be read to the end of the run.
+    "JSON Web Token": re.compile(
+        r"(?<![\w-])(?=[\w-]++\.eyJ[\w-]{8,}+\.[\w-]{8})"
+        r"[\w-]*?\b(?P<secret>eyJ[\w-]{8,}+\.eyJ[\w-]{8,}+\.[\w-]{8,})"
+    ),
     "AI service key": re.compile(r"\bsk-(?:proj-|ant-)?[\w-]{20,}"),
     "payment service key": re.compile(r"\b[sr]k_(?:live|test)_\w{16,}"),
     "GitHub token": re.compile(r"\b(?:gh[pousr]_\w{36,}|github_pat_\w{36,})"),
@@ -145,10 +150,11 @@ _FLAG: Final = _NamePattern(
 )
 # <password>…</password>
 _ELEMENT: Final = _NamePattern(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", r"[^<>]+(?=</)")
-# A field of a multipart form.
+# A field of a multipart form: the first in its line, with few further headers (RFC 7578 allows 2),
+# so that many fields without a value are not read again and again.
 _FIELD: Final = _NamePattern(
-    r"form-data;[^\r\n]*?\bname=\"?(?P<name>[^\"\r\n;]{1,128})[^\r\n]*\r?\n"
-    r"(?:[^\r\n]+\r?\n)*+\r?\n",
+    r"(?<![^\r\n])(?>[^\r\n]*?form-data;)(?>[^\r\n]*?\bname=)\"?(?P<name>[^\"\r\n;]{1,128}+)"
+    r"[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n){0,4}+\r?\n",
     r"[^\r\n]+",
 )
 _CREDENTIALS: Final = re.compile(
@@ -165,7 +171,8 @@ _NAME_PATTERNS: Final[Mapping[str, tuple[_NamePattern, ...]]] = {
     ":": (_LINE,),
     ": ": (_SENTENCE,),
     "%3": (_NESTED,),
-    "-": (_FLAG, _FIELD),
+    "-": (_FLAG,),
+    "form-data;": (_FIELD,),
     "</": (_ELEMENT,),
 }
 # Without the first letter, which may be a capital.
@@ -535,18 +542,22 @@ class KnownSecrets:
         rows = [(len(each.value), each, False) for each in found]
         rows += [(len(each.token), each, True) for each in self._all if each.token in text]
         edits: list[_Edit] = []
+        is_edited = bytearray(len(text))
         for _, known, is_token in sorted(rows, key=lambda row: row[0], reverse=True):
             if is_token:
-                matches = re.finditer(re.escape(known.token), text)
-                edits += [(*match.span(), match[0]) for match in matches]
+                spans = (match.span() for match in re.finditer(re.escape(known.token), text))
+                new = [(*span, known.token) for span in spans if not any(is_edited[slice(*span)])]
             else:
-                edits += _edits(text, known, edits)
+                new = _edits(text, known, is_edited)
+            for begin, end, _ in new:
+                is_edited[begin:end] = b"\1" * (end - begin)
+            edits += new
         if edits:
             pieces: list[str] = []
             copied = 0
             for begin, end, replacement in sorted(edits):
                 pieces += (text[copied:begin], replacement)
-                copied = max(copied, end)
+                copied = end
             text = "".join((*pieces, text[copied:]))
         for known in found:
             if _PART_CHARS_MIN < len(known.value) == len(known.token):
@@ -598,8 +609,8 @@ def _as_bytes(text: str) -> tuple[bytes, bytes, bytes]:
     return text.encode(), msgspec.json.encode(text)[1:-1], json.dumps(text)[1:-1].encode()
 
 
-def _edits(text: str, known: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
-    """Return the edits that replace a secret, except where it overlaps other edits."""
+def _edits(text: str, known: KnownSecret, is_edited: bytearray) -> list[_Edit]:
+    """Return the edits that replace a secret, except for its characters that are edited already."""
     edits: list[_Edit] = []
     for match in known.pattern.finditer(text):
         begin, end = match.span()
@@ -609,18 +620,14 @@ def _edits(text: str, known: KnownSecret, others: Collection[_Edit]) -> list[_Ed
         if is_scheme or (known.is_word and is_in_word):
             continue
         pieces = respelled(match, known.value, known.token)
-        if any(_overlap((begin, end), other) for other in others):
+        if any(is_edited[begin:end]):
             for written, replacement in pieces:
                 span = (begin, begin := begin + len(written))
-                if written and not any(_overlap(span, other) for other in others):
+                if written and not any(is_edited[slice(*span)]):
                     edits.append((*span, replacement))
         else:
             edits.append((begin, end, "".join(replacement for _, replacement in pieces)))
     return edits
-
-
-def _overlap(span: tuple[int, int], other: _Edit) -> bool:
-    return span[0] < other[1] and other[0] < span[1]
 
 
 def _without_cut_secrets(text: str, value: str, token: str) -> str:

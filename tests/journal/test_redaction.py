@@ -232,6 +232,11 @@ def replaced(one, text):
     return one.replaced(text, one.found_in(json.dumps(text).encode()))
 
 
+def test_a_secret_that_contains_the_token_of_another_one_is_replaced_once():
+    one = following(**{"9983021234": "5555555555", "471124": "830212"})
+    assert replaced(one, "9983021234 471124") == "5555555555 830212"
+
+
 @pytest.mark.parametrize("write", WRITINGS.values(), ids=WRITINGS)
 def test_a_value_is_found_in_every_writing(write):
     one = following(**{VALUE: TOKEN})
@@ -497,6 +502,11 @@ HOSTILE = [
     "password" + " " * 100000,
     "[" * 200000,
     "eyJaaaaaaaa." * 20000,
+    "-eyJ" * 20000,
+    "form-data;" * 20000,
+    "form-data;name=ab" * 2000,
+    "form-data; name=ab\n" * 20000,
+    "password=hunter2x token=hunter3y " + "hunter2x hunter3y " * 8000,
 ]
 
 
