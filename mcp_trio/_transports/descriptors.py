@@ -147,9 +147,15 @@ class SocketDescriptor(Descriptor):
     _socket: socket.socket = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        # A default timeout, which a library may have set, would set O_NONBLOCK, and a read would
+        # block for as long.
+        is_blocking = sys.platform == "win32" or os.get_blocking(self.fd)
         self._socket = socket.socket(fileno=self.fd)
         if sys.platform == "win32":
             self._socket.settimeout(0)
+        elif self._socket.gettimeout() is not None:
+            self._socket.settimeout(None)
+            os.set_blocking(self.fd, is_blocking)
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
         """Write without blocking; see `ByteSink.write_nowait`."""

@@ -885,6 +885,24 @@ async def test_another_error_of_a_polled_read_is_raised():
     end.close()
 
 
+async def test_a_default_timeout_of_sockets_does_no_harm():
+    ours, theirs = socket.socketpair()
+    before = flags(ours.fileno())
+    socket.setdefaulttimeout(0.01)
+    try:
+        end = open_descriptor(os.dup(ours.fileno()))
+    finally:
+        socket.setdefaulttimeout(None)
+    assert flags(ours.fileno()) == before
+    with pytest.raises(BlockingIOError):
+        end.read_nowait()
+    theirs.send(b"x")
+    assert await end.read() == b"x"
+    end.close()
+    ours.close()
+    theirs.close()
+
+
 async def test_a_socket_closed_with_unread_bytes_is_at_its_end():
     ours, theirs = socket.socketpair()
     ours.send(b"unread")
