@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_trio._auth.fetching import Fetcher
 from mcp_trio._auth.issuers import Issuer
-from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by
+from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by_issuer
 
 if TYPE_CHECKING:
     import httpx2
@@ -139,9 +139,7 @@ class Enterprise:
 
     async def _signed(self, assertion: str) -> "Token":
         """Return the header and claims of an assertion that a key of the enterprise has signed."""
-        key_id = _unverified(assertion).headers().get("kid")
-        keys = await self._issuer.keys(key_id if isinstance(key_id, str) else None)
-        signed = signed_by(assertion, keys, jws_registry(ALGORITHMS))
+        signed = await signed_by_issuer(assertion, self._issuer, jws_registry(ALGORITHMS))
         if signed is None:
             raise InvalidAssertionError("the assertion is signed by no key of the enterprise")
         return signed

@@ -36,6 +36,7 @@ from mcp_trio._auth.provider_tokens import (
     token_auth,
 )
 from mcp_trio._auth.urls import with_query
+from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by_issuer
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import sha256_base64url
@@ -43,20 +44,17 @@ from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
     import httpx2
-    from joserfc.jwk import Key
 
     from mcp_trio._auth.authorization_server import AuthorizationServer
 
 CALLBACK: Final = "/callback"
 
-# Only algorithms whose signatures the provider alone can make. With HS256, everyone who knows
-# `client_secret`, and with "none" everyone, could make an ID token.
-_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "Ed25519")
-
 # The claim of access tokens that has the id of their grant.
 GRANT_ID: Final = "grant_id"
 
 _SESSION_COOKIE: Final = "mcp-session"
+
+# The kinds of records in the storage of the authorization server.
 _SESSION: Final = "session"
 _LOGIN: Final = "login"
 
@@ -357,9 +355,7 @@ class IdentityProvider:
             if "openid" in self.scopes:
                 if response.id_token is None:
                     raise ProviderError("the response has no ID token")
-                return self._claims_of_id_token(
-                    response.id_token, await self._provider.keys(None), nonce
-                )
+                return await self._claims_of_id_token(response.id_token, nonce)
             if metadata.userinfo_endpoint is None:
                 raise ProviderError(
                     'nothing names the user: add "openid" to scopes=, or userinfo_endpoint= to'
@@ -372,13 +368,14 @@ class IdentityProvider:
         except (FetchError, VerifierUnavailableError) as error:
             raise ProviderError(str(error)) from None
 
-    def _claims_of_id_token(
-        self, id_token: str, keys: "list[Key]", nonce: str
-    ) -> Mapping[str, Any]:
+    async def _claims_of_id_token(self, id_token: str, nonce: str) -> Mapping[str, Any]:
         """Return the claims of an ID token, whose signature and standard claims are verified."""
         from joserfc import errors, jwt
-        from joserfc.jwk import KeySet
 
+        signed = await signed_by_issuer(id_token, self._provider, jws_registry(ALGORITHMS))
+        if signed is None:
+            raise ProviderError("the ID token is signed by no key of the provider")
+        claims = signed.claims
         rules = jwt.JWTClaimsRegistry(
             now=int(self._server.now()),
             leeway=_LEEWAY_SECONDS,
@@ -389,9 +386,8 @@ class IdentityProvider:
             nonce={"essential": True, "value": nonce},
         )
         try:
-            claims = jwt.decode(id_token, KeySet(keys), algorithms=list(_ALGORITHMS)).claims
             rules.validate(claims)
-        except (errors.JoseError, ValueError, TypeError, KeyError) as error:
+        except errors.JoseError as error:
             raise ProviderError(f"the ID token is not valid: {error}") from error
         if claims.get("azp", self.client_id) != self.client_id:
             raise ProviderError("the ID token is for another client")

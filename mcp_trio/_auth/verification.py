@@ -233,6 +233,24 @@ class JWTVerifier:
         return auth
 
 
+async def signed_by_issuer(text: str, issuer: Issuer, registry: "JWSRegistry") -> "Token | None":
+    """Return a token that a key of the issuer has signed; None for any other text.
+
+    Raises:
+        VerifierUnavailableError: The keys of the issuer cannot be fetched.
+    """
+    from joserfc import errors, jws
+
+    try:
+        header = jws.extract_compact(text.encode("ascii"), registry=registry).headers()
+    except (errors.JoseError, ValueError, KeyError, TypeError):  # no JSON Web Token
+        return None
+    # A key that the issuer has added since the last fetch is found by its id.
+    key_id = header.get("kid")
+    keys = await issuer.keys(key_id if isinstance(key_id, str) else None)
+    return signed_by(text, keys, registry)
+
+
 def signed_by(text: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> "Token | None":
     """Return a token that one of the keys has signed; None if none of them has."""
     from joserfc import errors, jwt

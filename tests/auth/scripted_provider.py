@@ -8,6 +8,7 @@ import attrs
 import httpx2
 from joserfc import jwt
 from joserfc.jwk import ECKey
+from joserfc.jws import JWSRegistry
 
 from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.auth import IdentityProvider
@@ -26,6 +27,7 @@ class Provider:
     metadata: dict = attrs.field(factory=dict)
     claims: dict = attrs.field(factory=dict)
     key: ECKey = KEY
+    keys: list = attrs.field(factory=lambda: [KEY])
     header: dict = attrs.field(factory=dict)
     token_status: int = 200
     tokens: dict = attrs.field(factory=dict)
@@ -62,7 +64,8 @@ class Provider:
                 },
             )
         if path == "/keys":
-            return httpx2.Response(200, json={"keys": [KEY.as_dict(private=False), {"kty": "x"}]})
+            published = [key.as_dict(private=False) for key in self.keys]
+            return httpx2.Response(200, json={"keys": [*published, {"kty": "x"}]})
         if path == "/userinfo":
             claims = {"id": 42, "token": request.headers.get("authorization"), **self.claims}
             return httpx2.Response(200, json=claims)
@@ -95,7 +98,8 @@ class Provider:
             parts = [base64.urlsafe_b64encode(json.dumps(it).encode()) for it in (header, claims)]
             id_token = b".".join([*(part.rstrip(b"=") for part in parts), b""]).decode()
         else:
-            id_token = jwt.encode(header, claims, self.key)
+            registry = JWSRegistry(strict_check_header=False)
+            id_token = jwt.encode(header, claims, self.key, registry=registry)
         if "openid" in query["scope"]:
             tokens["id_token"] = id_token
         return httpx2.Response(self.token_status, json=tokens)

@@ -5,6 +5,7 @@ import json
 from urllib.parse import urlencode
 
 import pytest
+import trio
 from joserfc.jwk import ECKey
 
 from mcp_trio.auth import AuthorizationServerMetadata, IdentityProvider
@@ -134,6 +135,19 @@ async def test_an_id_token_that_is_not_for_this_login_is_rejected(setting, chang
     assert (reply.status, "set-cookie" in reply.headers) == (502, False)
     assert "failed" in caplog.text
     assert "sesame" not in caplog.text
+
+
+async def test_an_id_token_may_be_signed_by_a_key_that_the_provider_has_just_added(
+    setting, autojump_clock
+):
+    site, provider = setting
+    assert (await logged_in(site, provider))[1].status == 303
+    provider.key = ECKey.generate_key("P-256", {"use": "sig"}, private=True, auto_kid=True)
+    provider.keys.append(provider.key)
+    provider.header = {"kid": provider.key.kid, "pi.atm": "1"}  # some providers add headers
+    await trio.sleep(60)
+    _, reply = await logged_in(site, provider)
+    assert (reply.status, "set-cookie" in reply.headers) == (303, True)
 
 
 async def test_a_login_belongs_to_one_browser_and_is_finished_once(setting):
