@@ -2,7 +2,8 @@
 
 `ask_all` sends the questions. A legacy client receives requests. A stateless client receives an
 `InputRequiredResult`, and answers with a retry of the request; between the two the handler is
-either suspended (`Rounds`), or it is resumable, and ends and runs again (`run_resumably`).
+either suspended (`Rounds`), or it is resumable, and ends and runs again (`run_resumably`). A
+handler of a legacy session that was lost with its instance runs again, too (`run_kept`).
 
 https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
@@ -52,6 +53,127 @@ from mcp_trio.types import EmptyParams
 if TYPE_CHECKING:
     from mcp_trio._session.dispatcher import Dispatcher
 
+# Asking -----------------------------------------------------------------------------------------
+
+ASK_ALL: Final = "ctx.ask_all"
+
+
+async def ask_all(handling: Handling, questions: Sequence[Question]) -> list[Any]:
+    """Ask all questions at once, and return the decoded answers in their order.
+
+    A legacy client receives requests. If one fails, the others are cancelled; if several fail at
+    once, the error of the first is raised. For a stateless client, or a resumable handler, the
+    `ask_in_rounds` of the handling sends the questions.
+
+    Raises:
+        LocalProtocolError: The handler has asked more than `limits.requests.sent_per_handler_max`
+            questions.
+        RequestError, RequestTimeout, ConnectionLost: The client did not answer.
+        RemoteProtocolError: An answer is invalid.
+    """
+    handling.questions += len(questions)
+    questions_max = handling.session.connection.limits.requests.sent_per_handler_max
+    if handling.questions > questions_max:
+        raise LocalProtocolError(
+            "a handler cannot send more requests than"
+            f" limits.requests.sent_per_handler_max={questions_max}"
+        )
+    if not questions:
+        await trio.lowlevel.checkpoint()
+        return []
+    if handling.ask_in_rounds is not None:
+        return await handling.ask_in_rounds(handling, questions)
+    if len(questions) == 1:
+        return [await _ask(handling, questions[0])]
+    return await _ask_together(handling, questions)
+
+
+async def _ask_together(handling: Handling, questions: Sequence[Question]) -> list[Any]:
+    """Send a request for each question, each in a task of its own.
+
+    Together they are one operation of the calling lane, so that the recording has the outcome of
+    waiting for all of them.
+    """
+    lane, sequencer = handling.current_lane(), handling.session.sequencer
+    await _begin_asking(handling, questions, lane)
+    kind = "cxl"
+    try:
+        results = await call_concurrently(
+            range(len(questions)), lambda number: _ask(handling, questions[number])
+        )
+        kind = "res"
+    except Exception:
+        kind = "err"
+        raise
+    finally:
+        if lane is not None:
+            sequencer.resumed(lane, kind)
+    return [*results.values()]
+
+
+async def _ask(handling: Handling, question: Question) -> Any:
+    result = await handling.ask(question.method, question.params, on_progress=question.on_progress)
+    question.check(result)
+    return result
+
+
+async def _begin_asking(
+    handling: Handling, questions: Sequence[Question], lane: Lane | None
+) -> None:
+    """Record that a lane asks; check for cancellation."""
+    if lane is None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return
+    start_effect(handling, questions_effect(questions), lane)
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        handling.session.sequencer.resumed(lane, "cxl")
+        raise
+
+
+def questions_effect(questions: Sequence[Question]) -> Effect[None]:
+    """Return the effect as which questions are recorded; it has the command, but no answers."""
+    if len(questions) == 1:
+        return _question_effect(questions[0])
+    encoded = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in questions]
+    arguments = functools.partial(encode_body, {"questions": encoded})
+    effect = _question_effect(questions[0])
+    return msgspec.structs.replace(effect, name=ASK_ALL, arguments=arguments)
+
+
+def _question_effect(question: Question, answer: bytes = b"") -> Effect[Any]:
+    """Return the effect that records a question, and returns an `answer` that is known already."""
+    return Effect(
+        name=question.method,
+        arguments=functools.partial(_params_of, question),
+        run=lambda: None,
+        codec=_AnswerCodec(question, answer),
+    )
+
+
+def _params_of(question: Question) -> bytes:
+    return encode_body(EmptyParams() if question.params is None else question.params)
+
+
+class _AnswerCodec(msgspec.Struct, frozen=True):
+    """A codec with the raw answer of the client, which is decoded and checked in each round."""
+
+    question: Question
+    body: bytes
+
+    def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002
+        return self.decoded(self.body), self.body
+
+    def decoded(self, body: bytes) -> Any:
+        try:
+            result = METHODS[self.question.method].decode_result(msgspec.Raw(body))
+            self.question.check(result)
+        except (msgspec.MsgspecError, RemoteProtocolError) as error:
+            raise RequestError(INVALID_PARAMS, f"invalid input response: {error}") from error
+        return result
+
+
 # Resumable handlers -----------------------------------------------------------------------------
 #
 # A question is an operation whose outcome is the client's answer. A task that asks one without an
@@ -63,8 +185,6 @@ ROUND: Final = "round"
 
 CHANGED: Final = "ctx.changed"
 """The name of the patch mark where a handler differs from its earlier round."""
-
-ASK_ALL: Final = "ctx.ask_all"
 
 
 async def run_resumably(
@@ -121,68 +241,6 @@ def _has_changed(handling: Handling) -> bool:
     """
     lane = handling.current_lane()
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
-
-
-DIVERGED: Final = (
-    "the instance that ran this request was lost, and the handler did something else when it ran"
-    " again: its outcome is unknown"
-)
-
-
-class DivergedError(OutcomeUnknown):
-    """The handler of a kept call has not repeated what it had done in another instance."""
-
-
-async def run_kept(
-    handling: Handling, journal: HandlerJournal, handler: Callable[[], Awaitable[Any]]
-) -> Any:
-    """Run a handler of a legacy session with the operations that it has finished elsewhere.
-
-    Its questions are sent to the client as requests. If it does something else than it has done
-    there, that operation raises `OutcomeUnknown`, because its effects may not run twice.
-
-    Raises:
-        Exception: The handler raised it.
-    """
-
-    def has_changed() -> bool:
-        if not _has_changed(handling):
-            return False
-        raise DivergedError(DIVERGED)
-
-    watch_lanes()
-    journal.code_has_changed = has_changed
-    handling.handler_journal = journal
-    handling.ask_in_rounds = functools.partial(_ask_kept, journal)
-    enter_lane(journal.lane)
-    try:
-        return await handler()
-    finally:
-        LANE.set(journal.lane.outer)
-        handling.handler_journal, handling.ask_in_rounds = None, None
-
-
-async def _ask_kept(
-    journal: HandlerJournal, handling: Handling, asked: Sequence[Question]
-) -> list[Any]:
-    """Return the answers that the client has given already; ask the other questions."""
-    begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
-    unanswered = [each for each, (_, earlier) in zip(asked, begun, strict=True) if earlier is None]
-    answers: list[Any] = []
-    if len(unanswered) == 1:
-        answers = [await _ask(handling, unanswered[0])]
-    elif unanswered:
-        answers = await _ask_together(handling, unanswered)
-    given, results = iter(answers), list[Any]()
-    for each, (operation_id, earlier) in zip(asked, begun, strict=True):
-        if earlier is None:
-            results.append(next(given))
-            journal.finish_operation(operation_id, "res", encode_body(results[-1]))
-        else:
-            results.append(
-                await perform_once(handling, _question_effect(each, bytes(earlier.body)))
-            )
-    return results
 
 
 async def _ask_resumably(
@@ -244,61 +302,68 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
         scope.deadline = deadline
 
 
-async def _begin_asking(
-    handling: Handling, questions: Sequence[Question], lane: Lane | None
-) -> None:
-    """Record that a lane asks; check for cancellation."""
-    if lane is None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return
-    start_effect(handling, questions_effect(questions), lane)
+# Kept calls -------------------------------------------------------------------------------------
+
+DIVERGED: Final = (
+    "the instance that ran this request was lost, and the handler did something else when it ran"
+    " again: its outcome is unknown"
+)
+
+
+class DivergedError(OutcomeUnknown):
+    """The handler of a kept call has not repeated what it had done in another instance."""
+
+
+async def run_kept(
+    handling: Handling, journal: HandlerJournal, handler: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Run a handler of a legacy session with the operations that it has finished elsewhere.
+
+    Its questions are sent to the client as requests. If it does something else than it has done
+    there, that operation raises `OutcomeUnknown`, because its effects may not run twice.
+
+    Raises:
+        Exception: The handler raised it.
+    """
+
+    def has_changed() -> bool:
+        if not _has_changed(handling):
+            return False
+        raise DivergedError(DIVERGED)
+
+    watch_lanes()
+    journal.code_has_changed = has_changed
+    handling.handler_journal = journal
+    handling.ask_in_rounds = functools.partial(_ask_kept, journal)
+    enter_lane(journal.lane)
     try:
-        await trio.lowlevel.checkpoint_if_cancelled()
-    except trio.Cancelled:
-        handling.session.sequencer.resumed(lane, "cxl")
-        raise
+        return await handler()
+    finally:
+        LANE.set(journal.lane.outer)
+        handling.handler_journal, handling.ask_in_rounds = None, None
 
 
-def questions_effect(questions: Sequence[Question]) -> Effect[None]:
-    """Return the effect as which questions are recorded; it has the command, but no answers."""
-    if len(questions) == 1:
-        return _question_effect(questions[0])
-    encoded = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in questions]
-    arguments = functools.partial(encode_body, {"questions": encoded})
-    effect = _question_effect(questions[0])
-    return msgspec.structs.replace(effect, name=ASK_ALL, arguments=arguments)
-
-
-def _question_effect(question: Question, answer: bytes = b"") -> Effect[Any]:
-    """Return the effect that records a question, and returns an `answer` that is known already."""
-    return Effect(
-        name=question.method,
-        arguments=functools.partial(_params_of, question),
-        run=lambda: None,
-        codec=_AnswerCodec(question, answer),
-    )
-
-
-def _params_of(question: Question) -> bytes:
-    return encode_body(EmptyParams() if question.params is None else question.params)
-
-
-class _AnswerCodec(msgspec.Struct, frozen=True):
-    """A codec with the raw answer of the client, which is decoded and checked in each round."""
-
-    question: Question
-    body: bytes
-
-    def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002
-        return self.decoded(self.body), self.body
-
-    def decoded(self, body: bytes) -> Any:
-        try:
-            result = METHODS[self.question.method].decode_result(msgspec.Raw(body))
-            self.question.check(result)
-        except (msgspec.MsgspecError, RemoteProtocolError) as error:
-            raise RequestError(INVALID_PARAMS, f"invalid input response: {error}") from error
-        return result
+async def _ask_kept(
+    journal: HandlerJournal, handling: Handling, asked: Sequence[Question]
+) -> list[Any]:
+    """Return the answers that the client has given already; ask the other questions."""
+    begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
+    unanswered = [each for each, (_, earlier) in zip(asked, begun, strict=True) if earlier is None]
+    answers: list[Any] = []
+    if len(unanswered) == 1:
+        answers = [await _ask(handling, unanswered[0])]
+    elif unanswered:
+        answers = await _ask_together(handling, unanswered)
+    given, results = iter(answers), list[Any]()
+    for each, (operation_id, earlier) in zip(asked, begun, strict=True):
+        if earlier is None:
+            results.append(next(given))
+            journal.finish_operation(operation_id, "res", encode_body(results[-1]))
+        else:
+            results.append(
+                await perform_once(handling, _question_effect(each, bytes(earlier.body)))
+            )
+    return results
 
 
 # Suspended handlers -----------------------------------------------------------------------------
@@ -511,8 +576,10 @@ class Rounds:
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
-            start, lane = self.dispatcher.tasks.start, self.lane
-            start(self.run) if lane is None else start(drive_in, lane, self.run)
+            if self.lane is None:
+                self.dispatcher.tasks.start(self.run)
+            else:
+                self.dispatcher.tasks.start(drive_in, self.lane, self.run)
         for question in questions:
             self._asked += 1
             self._pending[f"q{self._asked}"] = question
@@ -769,7 +836,8 @@ class SuspendedHandlers:
         elif not rounds.is_waiting and rounds in self._waiting:
             self._places.give_back(self._waiting.pop(rounds))
         self._index(rounds)
-        self._drop_excess_replies(rounds.handling.request.client_key)
+        if rounds.reply_bytes:
+            self._drop_excess_replies(rounds.handling.request.client_key)
 
     def _index(self, rounds: Rounds) -> None:
         """Let retries find the rounds by their present states, and by no earlier ones."""
@@ -800,62 +868,3 @@ class SuspendedHandlers:
             excess_bytes -= rounds.reply_bytes
             rounds.drop_reply()
             self._index(rounds)
-
-
-async def ask_all(handling: Handling, questions: Sequence[Question]) -> list[Any]:
-    """Ask all questions at once, and return the decoded answers in their order.
-
-    A legacy client receives requests. If one fails, the others are cancelled; if several fail at
-    once, the error of the first is raised. For a stateless client, or a resumable handler, the
-    `ask_in_rounds` of the handling sends the questions.
-
-    Raises:
-        LocalProtocolError: The handler has asked more than `limits.requests.sent_per_handler_max`
-            questions.
-        RequestError, RequestTimeout, ConnectionLost: The client did not answer.
-        RemoteProtocolError: An answer is invalid.
-    """
-    handling.questions += len(questions)
-    questions_max = handling.session.connection.limits.requests.sent_per_handler_max
-    if handling.questions > questions_max:
-        raise LocalProtocolError(
-            "a handler cannot send more requests than"
-            f" limits.requests.sent_per_handler_max={questions_max}"
-        )
-    if not questions:
-        await trio.lowlevel.checkpoint()
-        return []
-    if handling.ask_in_rounds is not None:
-        return await handling.ask_in_rounds(handling, questions)
-    if len(questions) == 1:
-        return [await _ask(handling, questions[0])]
-    return await _ask_together(handling, questions)
-
-
-async def _ask_together(handling: Handling, questions: Sequence[Question]) -> list[Any]:
-    """Send a request for each question, each in a task of its own.
-
-    Together they are one operation of the calling lane, so that the recording has the outcome of
-    waiting for all of them.
-    """
-    lane, sequencer = handling.current_lane(), handling.session.sequencer
-    await _begin_asking(handling, questions, lane)
-    kind = "cxl"
-    try:
-        results = await call_concurrently(
-            range(len(questions)), lambda number: _ask(handling, questions[number])
-        )
-        kind = "res"
-    except Exception:
-        kind = "err"
-        raise
-    finally:
-        if lane is not None:
-            sequencer.resumed(lane, kind)
-    return [*results.values()]
-
-
-async def _ask(handling: Handling, question: Question) -> Any:
-    result = await handling.ask(question.method, question.params, on_progress=question.on_progress)
-    question.check(result)
-    return result
