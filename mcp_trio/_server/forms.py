@@ -304,6 +304,8 @@ class _FormField:
         _check_field(self.name, described)
         schema = _subset(described, _TEXT_KEYWORDS)
         choices = _choices(self.core)
+        if choices is None and "enum" in self.json_schema:  # of a root model of pydantic
+            choices = dict.fromkeys(self.json_schema["enum"])
         if choices is not None:
             return {**schema, "type": "string", **self._choice_schema(choices, "oneOf")}
         kind = self.json_schema.get("type")
@@ -365,7 +367,8 @@ def _flat_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if len(alternatives) == 1:
         return _flat_schema({**alternatives[0], **beside})
     if "$ref" in schema:
-        return {**schema["$defs"][schema["$ref"].removeprefix(DEFINITIONS)], **beside}
+        definition = schema["$defs"][schema["$ref"].removeprefix(DEFINITIONS)]
+        return _flat_schema({**definition, **beside})  # a root model may refer to another
     return schema
 
 

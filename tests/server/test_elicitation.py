@@ -717,6 +717,19 @@ def test_a_root_model_is_a_form_for_one_value():
     assert form.read({"value": 3}) == days(3)
 
 
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (int | None, {"type": "integer"}),
+        (Size, {"type": "string", "enum": [it.value for it in Size]}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+    ],
+)
+def test_a_field_may_be_a_root_model(hint, schema):
+    form = form_of(pydantic.create_model("Outer", it=(pydantic.RootModel[hint], ...)))
+    assert form.schema["properties"] == {"it": schema}
+
+
 # Types that no form supports.
 
 
