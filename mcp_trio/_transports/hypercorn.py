@@ -6,7 +6,6 @@ have.
 """
 
 import logging
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -116,8 +115,8 @@ class _Host:
 
         while not self.stopping.is_set():
             has_started = False
-            # hypercorn closes the sockets that it gets.
-            config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in self.listeners]
+            # hypercorn closes the sockets that it gets. On Windows, `os.dup` cannot copy a socket.
+            config.bind = [f"fd://{each.socket.dup().detach()}" for each in self.listeners]
             try:
                 await _serve(self._call, config, shutdown_trigger=wait_for_stop, mode="asgi")
             except Exception as error:
