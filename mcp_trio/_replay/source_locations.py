@@ -160,7 +160,8 @@ def _file_name(path: str) -> str:
     return name
 
 
-_LOCATION: Final = re.compile(r"(?P<name>[^\s:]+):(?P<line>[0-9]+)")
+# The name of a file may contain spaces.
+_LOCATION: Final = re.compile(r"(?:.* )?at (?P<name>.+):(?P<line>[0-9]+)")
 
 
 def source_of(location: str) -> str:
@@ -168,7 +169,7 @@ def source_of(location: str) -> str:
 
     The text is left out if it cannot be read, or if it differs between files of the same name.
     """
-    match = _LOCATION.search(location)
+    match = _LOCATION.match(location)
     paths = () if match is None else _PATHS.get(match["name"], ())
     texts = {linecache.getline(path, int(match["line"])).strip() for path in paths if match}
     text = texts.pop() if len(texts) == 1 else ""

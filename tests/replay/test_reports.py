@@ -14,7 +14,7 @@ from mcp_trio import Context, Server, effect
 from mcp_trio._journal.records import encode_body
 from mcp_trio._journal.texts import excerpts
 from mcp_trio._replay.divergence import CAUSES, Divergence, Operation, divergence_error
-from mcp_trio._replay.source_locations import source_of
+from mcp_trio._replay.source_locations import error_location, source_of
 from mcp_trio._replay.trace import key_of, load_trace
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import UntrackedCall, replay
@@ -175,6 +175,15 @@ def test_the_line_of_the_users_code_is_quoted(divergence):
 def test_a_location_without_a_readable_file_is_left_as_it_is():
     assert source_of("at nowhere.py:3") == "at nowhere.py:3"
     assert source_of("somewhere") == "somewhere"
+
+
+def test_the_line_of_a_file_with_spaces_in_its_name_is_shown(tmp_path):
+    path = tmp_path / "my tools.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"))
+    waiting_at = f"r3 {error_location(caught.value)} (for its turn)"
+    assert source_of(waiting_at) == "r3 at my tools.py:1 (for its turn): 1 / 0"
 
 
 async def waiting(ctx, number):
