@@ -136,7 +136,7 @@ class BufferedSocket:
 
         Raises:
             trio.BrokenResourceError: The peer has disconnected, or has read nothing for
-                `limits.messages.write_stall_seconds`.
+                `limits.messages.write_stall_seconds`; or another task has called `end` or `close`.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         rest = self.begin_write(data)
@@ -159,7 +159,10 @@ class BufferedSocket:
         seconds = self.limits.messages.write_stall_seconds
         while rest:
             with trio.move_on_after(seconds) as limit:
-                await self.socket.wait_writable()
+                try:
+                    await self.socket.wait_writable()
+                except trio.ClosedResourceError as error:
+                    raise trio.BrokenResourceError("the connection was closed") from error
             if limit.cancelled_caught:
                 raise trio.BrokenResourceError(
                     f"the peer has read nothing for {seconds:g} seconds"
@@ -205,6 +208,7 @@ class BufferedSocket:
 
     def close(self) -> None:
         """Close the socket at once, which ends every wait for it."""
+        self.is_broken = self.has_ended = True
         self.socket.close()
 
 
@@ -249,7 +253,6 @@ class BufferedSocketStream(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         """Close the socket at once, which ends every wait for it."""
-        self._socket.is_broken = self._socket.has_ended = True
         self._socket.close()
         await trio.lowlevel.checkpoint()
 

@@ -1544,6 +1544,24 @@ async def test_an_exception_of_the_application_ends_the_connection(
     assert ("a WebSocket connection failed" in caplog.text) is is_logged
 
 
+@pytest.mark.parametrize("method", ["end", "close"])
+async def test_a_connection_that_is_closed_during_a_write_is_broken(method):
+    ours, theirs = trio.socket.socketpair()
+    buffered = BufferedSocket(socket=ConnectedSocket(fd=theirs.detach()), limits=LIMITS)
+    async with trio.open_nursery() as nursery:
+
+        async def write():
+            with pytest.raises(trio.BrokenResourceError, match="the connection was closed"):
+                await buffered.write(bytes(10_000_000))
+
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        getattr(buffered, method)()
+    assert not await buffered.receive()
+    buffered.close()
+    ours.close()
+
+
 async def test_a_socket_stream_sends_receives_and_ends():
     ours, theirs = trio.socket.socketpair()
     buffered = BufferedSocket(socket=ConnectedSocket(fd=theirs.detach()), limits=LIMITS)
