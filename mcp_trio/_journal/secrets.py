@@ -326,6 +326,10 @@ _REMEMBERED_MAX: Final = 1024
 # character. So there is only one way to divide the row, and a long row causes no backtracking.
 _BACKSLASH: Final = r"\\"
 _LAST_BACKSLASH: Final = r"\\+(?:(?!\\)|(?=\\[bfnrtu]))"
+# Backslashes that escape a character. At the beginning of a value they are a complete row, or one
+# alone: otherwise a long row would be read again from each of its backslashes.
+_ESCAPES: Final = r"\\++"
+_FIRST_ESCAPES: Final = r"(?:\\|(?<!\\)\\++)"
 
 
 def spelling_pattern(value: str) -> re.Pattern[str]:
@@ -336,10 +340,12 @@ def spelling_pattern(value: str) -> re.Pattern[str]:
     """
     if _UNCHANGED.fullmatch(value):
         return re.compile(re.escape(value))
-    pairs = zip(value, (*value[1:], ""), strict=True)
-    return re.compile(
-        "".join(f"({_spellings(each, following == each)})" for each, following in pairs)
+    pairs = enumerate(zip(value, (*value[1:], ""), strict=True))
+    patterns = (
+        _spellings(each, is_first=at == 0, is_repeated=each == following)
+        for at, (each, following) in pairs
     )
+    return re.compile("".join(f"({pattern})" for pattern in patterns))
 
 
 def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, str]]:
@@ -353,28 +359,36 @@ def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, s
 
 
 @functools.lru_cache(_REMEMBERED_MAX)
-def _spellings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
-    """Return a pattern for all spellings of a character.
+def _spellings(character: str, *, is_first: bool, is_repeated: bool) -> str:
+    """Return a pattern for all spellings of a character of a secret.
 
-    `is_repeated` is True if the next character of the secret is the same one.
+    Args:
+        character: The character.
+        is_first: Whether the secret begins with it.
+        is_repeated: Whether the next character of the secret is the same one.
     """
     if _NEVER_ESCAPED.fullmatch(character):
         return re.escape(character)
     percent = "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode())
     units = character.encode("utf-16-be")
-    escaped = "".join(rf"\\+u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    escapes = _FIRST_ESCAPES if is_first else _ESCAPES
+    escaped = escapes + _ESCAPES.join(
+        f"u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)
+    )
     code = ord(character)
     ways = [rf"(?i:{percent}|{escaped}|&#0*{code};|&#x0*{code:x};)"]
     if character in _ENTITIES:
         ways.append(_ENTITIES[character])
     if character in _LETTERS:
-        ways.append(rf"\\+{_LETTERS[character]}")
+        ways.append(f"{escapes}{_LETTERS[character]}")
     if character == " ":
         ways.append(r"\+")
     if character == "\\":
-        ways.append(_BACKSLASH if is_repeated else _LAST_BACKSLASH)
+        before = r"(?<!\\)" if is_first else ""
+        ways.append(before + (_BACKSLASH if is_repeated else _LAST_BACKSLASH))
     else:
-        ways.append(rf"\\*{re.escape(character)}" if character.isascii() else character)
+        escaped_plainly = f"(?:{escapes})?{re.escape(character)}"
+        ways.append(escaped_plainly if character.isascii() else character)
     return f"(?:{'|'.join(ways)})"
 
 
