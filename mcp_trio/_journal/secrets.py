@@ -231,10 +231,13 @@ def _merged(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
 
 def _hidden(secret: str, hide: Hide) -> str:
     """Return the replacement of a secret, quoted or percent-encoded as the secret is."""
-    if secret[0] == secret[-1] and secret[0] in "\"'" and secret[1:-1]:
-        return secret[0] + _hidden(secret[1:-1], hide) + secret[0]
-    plain = unquote(secret)
-    return hide(secret) if plain == secret else quote(hide(plain), safe="")
+    begin, end = 0, len(secret)
+    while begin + 1 < end - 1 and secret[begin] == secret[end - 1] and secret[begin] in "\"'":
+        begin, end = begin + 1, end - 1
+    unquoted = secret[begin:end]
+    plain = unquote(unquoted)
+    hidden = hide(unquoted) if plain == unquoted else quote(hide(plain), safe="")
+    return secret[:begin] + hidden + secret[end:]
 
 
 # Likely secrets -----------------------------------------------------------------------------------

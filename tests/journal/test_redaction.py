@@ -507,6 +507,7 @@ HOSTILE = [
     "form-data;name=ab" * 2000,
     "form-data; name=ab\n" * 20000,
     "password=hunter2x token=hunter3y " + "hunter2x hunter3y " * 8000,
+    "<password>" + "'" * 100001 + "</password>",
     "password='/hunter2x' " + "\\" * 100000 + "hunter2x",
     "password='\\\\hunter2x' " + "\\" * 100000 + "hunter2",
 ]
