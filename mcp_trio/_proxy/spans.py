@@ -156,5 +156,8 @@ def _members(body: Raw | None) -> dict[str, Any]:
 
 
 def _text(value: Raw) -> str:
-    found: object = msgspec.json.decode(value)
-    return found if isinstance(found, str) else ""
+    """Return the text in a JSON string; empty for anything else."""
+    try:
+        return msgspec.json.decode(value, type=str)
+    except msgspec.ValidationError:
+        return ""

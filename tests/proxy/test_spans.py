@@ -98,6 +98,9 @@ def test_a_request_has_two_spans_and_the_server_gets_the_context_of_the_second(s
         (b'{"jsonrpc":"2.0","id":"a","method":"resources/read","params":{"uri":"x:y"}}', None),
         (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":7}}', {"_meta"}),
         (b'{"jsonrpc":"2.0","id":"a","method":"x","params":{"name":3}}', {"name", "_meta"}),
+        # A number that is no float is JSON, too.
+        (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":{"x":1e999}}}', {"_meta"}),
+        (b'{"jsonrpc":"2.0","id":"a","method":"x","params":{"name":1e999}}', {"name", "_meta"}),
     ],
 )
 def test_a_request_without_a_context_begins_a_trace(spans, exporter, request_, members):
