@@ -7,6 +7,7 @@ it at the same time: SQLite lets all of them read while one writes.
 
 import os
 import sqlite3
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -396,13 +397,8 @@ class Catalogue:
 
     def _insert(self, indexed: "ReadRecording") -> None:
         job, summary, database = indexed.job, indexed.summary or _EMPTY, self._database
-        calls, opening, started = summary.calls, summary.opening, 0.0
-        if job.changed == _KEY_MISSING:
-            started = indexed.changed_seconds
-        with suppress(ValueError, OverflowError):
-            moment = datetime.fromisoformat(opening.started).timestamp()
-            if _EARLIEST <= moment <= _LATEST:
-                started = moment
+        calls, opening = summary.calls, summary.opening
+        started = indexed.changed_seconds or _unix_time(opening.started)
         values = {
             "file": job.file,
             "size": job.size,
@@ -692,16 +688,18 @@ def files_by_first(
 
 
 def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> ReadJob | None:
-    """Return the job for a recording with these files, relative to the folder; None if one is gone.
+    """Return the job for a recording with these files, relative to the folder.
 
-    The folder is not listed, because that takes time in a large one.
+    None if one of them is gone, or is no file: to open a named pipe would take for ever. The folder
+    is not listed, because that takes time in a large one.
     """
     try:
         # Twice as fast as with `Path`.
         found = [os.stat(os.path.join(folder, file)) for file in files]  # noqa: PTH116, PTH118
     except OSError:
         return None
-    if not found:  # the recorder's files were removed before it ended
+    # Without files, the recorder's were removed before it ended.
+    if not found or not all(stat.S_ISREG(each.st_mode) for each in found):
         return None
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
     return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
@@ -741,6 +739,15 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 # The most texts of a recording. The id of its first text is the id of the recording times this.
 _TEXTS_MAX: Final = 2**20
+
+
+def _unix_time(text: str) -> float:
+    """Return the Unix time of a text in ISO 8601; 0 if it has none within the range."""
+    with suppress(ValueError, OverflowError):
+        seconds = datetime.fromisoformat(text).timestamp()
+        if _EARLIEST <= seconds <= _LATEST:
+            return seconds
+    return 0.0
 
 
 def _text_ids(recording: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -84,6 +85,9 @@ class _Message(msgspec.Struct):
     result: _Result | None = None
 
 
+# A file that was changed may count more; the sums of these counts fit in the 64 bits of SQLite.
+_MASKED_MAX: Final = 2**40
+
 _DECODE = msgspec.json.Decoder(_Message).decode
 
 
@@ -125,7 +129,7 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
                 if name.startswith(KEPT_PREFIX):
                     summary.kept.append(name.removeprefix(KEPT_PREFIX))
                 elif name.startswith(MASKED_PREFIX):
-                    summary.masked[name.removeprefix(MASKED_PREFIX)] = number
+                    summary.masked[name.removeprefix(MASKED_PREFIX)] = min(number, _MASKED_MAX)
         else:
             # The first messages tell the client and the protocol version.
             if item.kind in ("in", "out") and (arguments or not summary.protocol_version):

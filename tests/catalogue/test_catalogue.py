@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -264,6 +266,32 @@ def test_a_file_whose_name_is_not_utf8_is_reported(folder):
         report = catalogue.index()
         assert report.unreadable == {r"\udcff.mcprec.jsonl": "its name is not UTF-8; rename it"}
         assert len(catalogue.find()) == report.added == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r'"started":"[^"]*"', '"started":"0001-01-01T00:00:00+14:00"'),
+        (r'"started":"[^"]*"', '"started":"9999-12-31T23:59:59.999999+00:00"'),
+        (r'"counts":{}', f'"counts":{{"masked: pin":{10**19}}}'),
+        (r'"t":\d+', f'"t":{10**400}'),
+    ],
+)
+def test_impossible_numbers_in_one_file_hide_no_other(folder, old, new):
+    text = (folder / "theatre-1.mcprec.jsonl").read_text()
+    changed = re.sub(old, new, text.partition("\n")[0] if "started" in old else text)
+    (folder / "odd.mcprec.jsonl").write_text(changed + "\n")
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+        files = {Path(row.file).name for row in catalogue.find()}
+        assert files - {"odd.mcprec.jsonl"} == {f"theatre-{n}.mcprec.jsonl" for n in range(1, 5)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes in folders")
+def test_a_named_pipe_is_no_recording(folder):
+    os.mkfifo(folder / "pipe.mcprec.jsonl")
+    with Catalogue(folder) as catalogue:
+        assert catalogue.index().recordings == 4
 
 
 async def test_a_segment_that_is_copied_before_the_first_one_is_counted_once(tmp_path):

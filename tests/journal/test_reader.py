@@ -97,8 +97,20 @@ def test_an_unreadable_last_line_is_torn_and_any_other_is_damaged():
         b'{"n":5,"k":"in","t":0,"b":"?"}\n',
         b'{"n":5,"k":"gap","t":0,"f":[]}\n',
         b'{"n":5,"k":"gap","t":0}\n',
+        b'{"n":5,"k":"in","t":9223372036854775808}\n',
     ],
-    ids=["blank", "empty", "array", "text", "not UTF-8", "deep", "base64", "gap of a list", "gap"],
+    ids=[
+        "blank",
+        "empty",
+        "array",
+        "text",
+        "not UTF-8",
+        "deep",
+        "base64",
+        "gap of a list",
+        "gap",
+        "time",
+    ],
 )
 def test_a_line_that_is_no_record_is_damage(line):
     lines = written("in", "in", "in", "in", "in", "in")
