@@ -383,7 +383,8 @@ class Catalogue:
         try:
             yield
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:  # SQLite ends it itself if the disk is full
+                self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
 
