@@ -113,6 +113,9 @@ _WITH_ARGUMENTS: Final = 1
 # the time of the file, so that the recording is read again next time, perhaps with the key.
 _KEY_MISSING: Final = -1
 
+# The codes of SQLite for a damaged file, without the details in their higher bits.
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
 _BUSY_SECONDS: Final = 10.0
 _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
@@ -246,6 +249,24 @@ class Catalogue:
         """Close the file."""
         self._database.close()
 
+    @contextmanager
+    def _reporting(self) -> Generator[None]:
+        """Raise an error of SQLite as a `RecordingError`; remove a file that is damaged."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = ""
+            # An error of the module itself, not of the database, has no code.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+                self.close()
+                try:
+                    self._remove_file()
+                    advice = "; it is damaged and was removed: open it again to make another one"
+                except OSError:
+                    advice = "; it is damaged: delete the file, and another one is made"
+            text = f"cannot use the catalogue {self._path}: {error}{advice}"
+            raise RecordingError(text) from error
+
     def _open_file(self) -> sqlite3.Connection:
         try:
             return self._connect()
@@ -253,9 +274,12 @@ class Catalogue:
             raise
         except sqlite3.DatabaseError:
             # It is damaged, or no database. It is only a cache, so another one replaces it.
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._remove_file()
             return self._connect()
+
+    def _remove_file(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
 
     def _connect(self) -> sqlite3.Connection:
         # Created here, since SQLite would let others read it. A file that exists is not opened:
@@ -273,7 +297,8 @@ class Catalogue:
         if self._path.exists():
             # SQLite does not look for changes by others, whose locks it could not see here.
             uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
-            with closing(sqlite3.connect(uri, uri=True)) as file, suppress(sqlite3.DatabaseError):
+            # The file may be damaged, and is private to the user who made it.
+            with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(uri, uri=True)) as file:
                 file.backup(database)
         _prepare(database)
         return database
@@ -302,7 +327,7 @@ class Catalogue:
         Raises:
             RecordingError: The folder or the catalogue cannot be read.
         """
-        with _reporting(self._path):
+        with self._reporting():
             if arguments:
                 self._database.execute(f"PRAGMA application_id = {_WITH_ARGUMENTS}")
             (mark,) = self._database.execute("PRAGMA application_id").fetchone()
@@ -347,7 +372,7 @@ class Catalogue:
 
     def add(self, jobs: "Iterable[ReadJob]") -> None:
         """Read these recordings, and put them into the catalogue."""
-        with _reporting(self._path):
+        with self._reporting():
             self._add([read_job(job) for job in jobs])
 
     def _add(self, batch: "Sequence[ReadRecording]") -> None:
@@ -362,7 +387,7 @@ class Catalogue:
         Raises:
             RecordingError: The catalogue cannot be written; it is unchanged.
         """
-        with _reporting(self._path), self._transaction():
+        with self._reporting(), self._transaction():
             self._delete(files)
 
     def rename(self, file: str, job: "ReadJob") -> None:
@@ -372,7 +397,7 @@ class Catalogue:
             RecordingError: The catalogue cannot be written; it is unchanged.
         """
         sql = "UPDATE recordings SET file = ?, size = ?, changed = ? WHERE file = ?"
-        with _reporting(self._path), self._transaction():
+        with self._reporting(), self._transaction():
             self._delete([job.file])  # another process may have read the new files meanwhile
             self._database.execute(sql, (job.file, job.size, job.changed, file))
 
@@ -482,7 +507,7 @@ class Catalogue:
             f"SELECT id, {', '.join(_COLUMNS.values())} FROM recordings WHERE problem = '' AND"
             f" ({condition.sql}) ORDER BY started {order}, id {order} LIMIT ?"
         )
-        with _reporting(self._path):
+        with self._reporting():
             rows: list[tuple[Any, ...]] = self._database.execute(
                 sql, (*condition.parameters, -1 if limit is None else limit)
             ).fetchall()
@@ -520,7 +545,7 @@ class Catalogue:
         """
         condition = parse_query(query)
         sql = f"SELECT count(*) FROM recordings WHERE problem = '' AND ({condition.sql})"
-        with _reporting(self._path):
+        with self._reporting():
             number: int = self._database.execute(sql, condition.parameters).fetchone()[0]
         return number
 
@@ -530,7 +555,7 @@ class Catalogue:
         Raises:
             RecordingError: The catalogue cannot be read.
         """
-        with _reporting(self._path):
+        with self._reporting():
             text = sql.format(f"recordings.problem = '' AND ({condition.sql})")
             return self._database.execute(text, condition.parameters).fetchall()
 
@@ -551,13 +576,13 @@ class Catalogue:
             " OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
             " started, id"
         )
-        with _reporting(self._path):
+        with self._reporting():
             return self._database.execute(sql).fetchall()
 
     def total_bytes(self) -> int:
         """Return the bytes of all recordings, also of those that are still written."""
         sql = "SELECT coalesce(sum(size), 0) FROM recordings"
-        with _reporting(self._path):
+        with self._reporting():
             number: int = self._database.execute(sql).fetchone()[0]
         return number
 
@@ -755,10 +780,5 @@ def _text_ids(recording: int) -> tuple[int, int]:
     return recording * _TEXTS_MAX, (recording + 1) * _TEXTS_MAX - 1
 
 
-@contextmanager
-def _reporting(path: Path) -> Generator[None]:
-    """Raise an error of SQLite as a `RecordingError` that names the file."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise RecordingError(f"cannot use the catalogue {path}: {error}") from error
+def _text_ids(recording: int) -> tuple[int, int]:
+    return recording * _TEXTS_MAX, (recording + 1) * _TEXTS_MAX - 1

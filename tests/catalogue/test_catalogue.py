@@ -329,6 +329,28 @@ def test_a_damaged_catalogue_is_made_again(folder, content):
         assert catalogue.index().recordings == 4
 
 
+def test_a_catalogue_that_is_damaged_further_on_is_removed_and_made_again(folder):
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+    with (folder / CATALOGUE).open("r+b") as file:
+        page_bytes = 4096
+        file.seek(page_bytes)
+        file.write(b"x" * page_bytes)
+    text = "malformed; it is damaged and was removed: open it again to make another one"
+    with Catalogue(folder) as catalogue, pytest.raises(RecordingError, match=text):
+        catalogue.find()
+    with Catalogue(folder) as catalogue:
+        assert catalogue.index().recordings == 4
+
+
+def test_a_folder_that_cannot_be_written_has_a_catalogue_in_memory(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    (folder / CATALOGUE).mkdir()  # no user can open it as a database
+    with Catalogue(folder) as catalogue:
+        assert catalogue.is_in_memory
+        assert catalogue.index().recordings == 4
+
+
 def test_a_catalogue_of_another_version_is_made_again(folder):
     with Catalogue(folder) as catalogue:
         catalogue.index()
