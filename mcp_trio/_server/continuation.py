@@ -204,8 +204,9 @@ async def keep_values(handling: Handling, served: "ServedSession") -> None:
 # event loop cannot wait for the store; it may run again if its instance dies in the same moment.
 #
 # A call is not continued if entries are missing, because the store has lost data, if they were too
-# large, or if the handler has another version: its outcome is unknown. So is that of a handler
-# which does something else when it runs again, and of one that finds another `ctx.state`.
+# large, or if the handler has another version or is not resumable: its outcome is unknown, and it
+# is removed from the store. The outcome is also unknown if the handler does something else when it
+# runs again, or finds another `ctx.state`.
 
 KEPT_CALL: Final = "call.kept"
 """The name of the mark in the recording of a call that is kept."""
@@ -264,8 +265,8 @@ class KeptCalls:
     )
 
     def load(self, stored: Mapping[str, Mapping[int, bytes]]) -> None:
-        """Read the calls that the lost owner has stored; skip those with missing entries."""
-        for call, entries in stored.items():
+        """Read the calls that the lost owner has stored; remove those with missing entries."""
+        for call, entries in list(stored.items()):
             numbers = range(len(entries))
             if all(number in entries for number in numbers):
                 request = _decode_request(entries[0])
@@ -273,30 +274,41 @@ class KeptCalls:
                 request_id = msgspec.json.decode(call, type=RequestId)
                 self._earlier[request_id] = request, operations
                 self.requests[request_id] = request.message
+            else:
+                self.instance.forget_call(self.session_id, call, max(entries) + 1)
 
-    def begin(self, handling: Handling, version: str) -> "tuple[EarlierCall, _Entries]":
+    def is_continued(self, request_id: RequestId) -> bool:
+        """Return whether the lost owner has begun a call, which goes on here."""
+        return request_id in self._earlier
+
+    def begin(self, handling: Handling, version: str | None) -> "tuple[EarlierCall, _Entries]":
         """Begin or continue a call; return its earlier operations.
 
+        `version` is that of the handler, or None if its calls cannot be continued.
+
         Raises:
-            RequestError: The handler has another version: the outcome is unknown.
+            RequestError: The handler of the lost owner had another version: the outcome is unknown.
         """
         request_id = handling.request.id
         call = encode_body(request_id).decode()
         request, operations = self._earlier.pop(request_id, (None, ()))
+        entries = _Entries(self, call, operations)
         if request is None:
+            assert version is not None
             method, params = handling.request.method.name, handling.request.params
             depth_max = handling.limits.messages.json_depth_max
             message = encode_request(request_id, method, params, json_depth_max=depth_max)
             request = KeptRequest(message, version, secrets.token_hex(_SEED_BYTES))
             self.instance.post_call_entry(self.session_id, call, 0, _encode(request))
         elif request.version != version:
+            entries.forget()
             raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))
         earlier = EarlierCall(
             request.seed,
             [self._with_outcome(operation) for operation in operations],
             has_unknown=any(operation.kind == _BEGUN for operation in operations),
         )
-        return earlier, _Entries(self, call, operations)
+        return earlier, entries
 
     def _with_outcome(self, operation: FinishedOperation) -> FinishedOperation:
         """Return an operation with its outcome; that of an effect without one is unknown."""
@@ -376,14 +388,29 @@ class _Entries:
             self.calls.instance.forget_call(self.calls.session_id, self.call, count)
 
 
-def kept_version(handling: Handling, served: "ServedSession") -> str | None:
-    """Return the version of the handler if the call is kept, or was in the recording; else None."""
-    entry = served.entry(handling.request) if handling.request.has_rounds else None
-    version = None if entry is None else entry.kept_version(served.server)
-    return None if version is None or not _has_mark(handling, KEPT_CALL) else version
+def is_kept(handling: Handling, served: "ServedSession") -> bool:
+    """Return whether another instance can continue the call, or this one continues it.
+
+    In a replay: whether that was so in the recording.
+    """
+    calls = served.calls
+    if not handling.request.has_rounds:
+        return False
+    # If the lost owner has begun the call, a handler that is not resumable here must not begin it.
+    is_continued = (
+        handling.sequencer.replays if calls is None else calls.is_continued(handling.request.id)
+    )
+    may_keep = is_continued or _kept_version(handling, served) is not None
+    return may_keep and _has_mark(handling, KEPT_CALL)
 
 
-async def run_kept_call(handling: Handling, served: "ServedSession", version: str) -> Any:
+def _kept_version(handling: Handling, served: "ServedSession") -> str | None:
+    """Return the version of the handler; None if its calls cannot be continued."""
+    entry = served.entry(handling.request)
+    return None if entry is None else entry.kept_version(served.server)
+
+
+async def run_kept_call(handling: Handling, served: "ServedSession") -> Any:
     """Return the result of a call that another instance can continue.
 
     If this is cancelled because the session goes on in another instance, the call stays stored.
@@ -397,7 +424,7 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
 
     def begin() -> EarlierCall:
         assert calls is not None  # A replay does not run the effect.
-        begun, stored = calls.begin(handling, version)
+        begun, stored = calls.begin(handling, _kept_version(handling, served))
         entries.append(stored)
         return begun
 

@@ -38,8 +38,8 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.continuation import (
     KeptCalls,
     KeptValues,
+    is_kept,
     keep_values,
-    kept_version,
     restore_values,
     run_kept_call,
 )
@@ -334,10 +334,10 @@ class ServedSession:
         """Return the result of a request, and store the values that other instances need."""
         restore_values(handling, self)
         try:
-            if (version := kept_version(handling, self)) is None:
+            if not is_kept(handling, self):
                 result = await self.handle_in_session(handling)
             else:
-                result = await run_kept_call(handling, self, version)
+                result = await run_kept_call(handling, self)
         except Exception:
             await keep_values(handling, self)
             raise

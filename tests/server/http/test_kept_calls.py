@@ -315,10 +315,28 @@ async def test_a_question_that_was_answered_is_not_asked_again(
 async def test_a_handler_of_another_version_does_not_go_on(
     open_ports, stores, world, autojump_clock
 ):
-    there, here = await open_ports(versions=("1", "2"))
+    there, here, third = await open_ports(3, versions=("1", "2", "1"))
     client = await there.open()
     asked = await forward_and_lose(stores, here, there, client, "ship")
     assert UNKNOWN in asked.json["error"]["message"]
+    lose(stores, here)
+    assert text((await ask(third, client, call("watch", id=2))).json) == "sails"
+    await trio.sleep(2 * CALM)
+    assert world.ran == ["tea", "sails"]
+
+
+async def test_a_call_does_not_begin_again_where_its_handler_is_not_resumable(
+    open_site, stores, world, tmp_path, autojump_clock
+):
+    there = await open_site(port(world), stores=stores)
+    other = port(world, resumable=False)
+    here = await open_site(other, stores=stores, record=tmp_path)
+    client = await there.open()
+    asked = await forward_and_lose(stores, here, there, client, "ship")
+    assert UNKNOWN in asked.json["error"]["message"]
+    await trio.sleep(2 * CALM)
+    assert not stores.instances.calls[client.id]
+    assert await replayed_requests([here], tmp_path, lambda: other) == [1]
     assert world.ran == ["tea"]
 
 
@@ -335,6 +353,7 @@ async def test_a_call_whose_entries_are_lost_does_not_go_on(
     await asked.begun()
     assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
     assert world.ran == ["tea"]
+    assert not stores.instances.calls[client.id]
 
 
 async def test_a_call_with_large_results_of_effects_does_not_go_on(
