@@ -131,23 +131,23 @@ def _server_config(entry: object, variables: Mapping[str, str]) -> ServerConfig:
         if key in _MEMBERS and key != other and value is not None
     }
     if given.get("disabled") is not True:
-        given = {key: _deeply_expanded(value, key, variables) for key, value in given.items()}
+        given = {key: _with_values(value, key, variables) for key, value in given.items()}
     return msgspec.convert(given, ServerConfig)
 
 
-def _deeply_expanded(value: object, member: str, variables: Mapping[str, str]) -> object:
-    """Return `value` with the references in it replaced, at any depth."""
-    if isinstance(value, str):
-        return expanded(value, member, variables)
+def _with_values(value: object, member: str, variables: Mapping[str, str]) -> object:
+    """Return a text, or the texts in a list or an object, with their references replaced."""
     if isinstance(value, list):
-        return [_deeply_expanded(item, member, variables) for item in cast("list[object]", value)]
+        return [
+            expanded(item, member, variables) if isinstance(item, str) else item
+            for item in cast("list[object]", value)
+        ]
     if isinstance(value, Mapping):
-        members = cast("Mapping[str, object]", value)
         return {
-            key: _deeply_expanded(item, f"{member}.{key}", variables)
-            for key, item in members.items()
+            key: expanded(item, f"{member}.{key}", variables) if isinstance(item, str) else item
+            for key, item in cast("Mapping[str, object]", value).items()
         }
-    return value
+    return expanded(value, member, variables) if isinstance(value, str) else value
 
 
 def _one_line(error: Exception) -> str:

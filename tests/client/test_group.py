@@ -875,6 +875,10 @@ def test_an_error_names_the_server_and_the_member_in_one_line(entry, complaint):
         (b"{}", "mcpServers: must be an object"),
         (b'{"servers": []}', "servers: must be an object"),
         (b'{"servers": {"it": {}}}', "server 'it': command: missing"),
+        (
+            b'{"servers": {"it": {"command": "true", "args": [%s]}}}' % (b"[" * 900 + b"]" * 900),
+            "server 'it': args[0]: Expected `str`, got `array`",
+        ),
     ],
 )
 def test_an_error_names_the_file_in_one_line(tmp_path, content, complaint):
