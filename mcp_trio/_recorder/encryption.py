@@ -22,6 +22,7 @@ import re
 import secrets
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -84,7 +85,8 @@ def recording_keys() -> Mapping[str, bytes]:
 def _output_of(command: str) -> str:
     try:
         done = subprocess.run(
-            shlex.split(command),
+            # Windows splits a command itself; there, a backslash is a part of a path.
+            command if sys.platform == "win32" else shlex.split(command),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_COMMAND_SECONDS,

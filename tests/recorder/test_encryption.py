@@ -165,6 +165,17 @@ def test_a_command_prints_the_keys(monkeypatch, tmp_path):
     assert calls.read_text() == "."
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the name of the program is none there")
+def test_a_command_of_windows_may_have_backslashes(monkeypatch, tmp_path):
+    program = tmp_path / "folder\\keys"
+    program.write_text(f"#!/bin/sh\necho a:{OLD}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv(KEYS_VARIABLE, "")
+    monkeypatch.setenv(COMMAND_VARIABLE, str(program))
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert list(recording_keys()) == ["a"]
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [
