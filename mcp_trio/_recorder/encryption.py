@@ -200,7 +200,8 @@ class EncryptedSink:
             self._file.close()
 
     def _write(self, kind: bytes, data: bytes) -> None:
-        encoded, digest, frames = b"", self._digest.copy(), self._frames
+        encoded: list[bytes] = []
+        digest, frames = self._digest.copy(), self._frames
         # If this write fails, the next one begins with another header, so that no nonce is used
         # again.
         cipher, self._cipher = self._cipher, None
@@ -209,17 +210,18 @@ class EncryptedSink:
             header = _Header(
                 mcprec_encrypted=_VERSION, key=self._name, salt=salt.hex(), frames=frames
             )
-            encoded = msgspec.json.encode(header) + b"\n"
-            digest.update(encoded)
-            cipher = _Cipher(self._key, salt, encoded)
+            line = msgspec.json.encode(header) + b"\n"
+            encoded.append(line)
+            digest.update(line)
+            cipher = _Cipher(self._key, salt, line)
         view = memoryview(data)
         for begin in range(0, max(len(data), 1), _FRAME_BYTES_MAX):
             ciphertext = cipher.encrypt(kind, bytes(view[begin : begin + _FRAME_BYTES_MAX]))
             frame = kind + len(ciphertext).to_bytes(_LENGTH_BYTES, "big") + ciphertext
             digest.update(frame)
-            encoded += frame + digest.digest()[:_DIGEST_BYTES]
+            encoded += (frame, digest.digest()[:_DIGEST_BYTES])
             frames += 1
-        self._file.write(encoded)
+        self._file.write(b"".join(encoded))
         self._cipher, self._digest, self._frames = cipher, digest, frames
 
 
