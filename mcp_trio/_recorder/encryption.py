@@ -14,7 +14,6 @@ https://csrc.nist.gov/pubs/sp/800/38/d/final
 """
 
 import base64
-import binascii
 import functools
 import hashlib
 import os
@@ -53,6 +52,7 @@ _END: Final = b"E"
 _VERSION: Final = 1
 _COMMAND_SECONDS: Final = 30
 _URL_SAFE: Final = str.maketrans("+/", "-_")
+# 43 digits of base64 are 32 bytes.
 _KEY_TEXT: Final = re.compile(r"([\w.-]{1,64}):([A-Za-z0-9+/_-]{43}=?)", re.ASCII)
 
 
@@ -113,16 +113,12 @@ def _parsed_keys(text: str, source: str) -> Mapping[str, bytes]:
                 f" bytes in base64, or ${COMMAND_VARIABLE} to a command that prints that"
             )
         match = _KEY_TEXT.fullmatch(part)
-        key = b""
-        if match is not None:
-            with suppress(binascii.Error):
-                key = base64.urlsafe_b64decode(match[2].translate(_URL_SAFE).rstrip("=") + "=")
-        if match is None or len(key) != _KEY_BYTES or match[1] in keys:
+        if match is None or match[1] in keys:
             raise RecordingError(
                 f"key {number} in {source} is not NAME:KEY with a name of its own, and 32 bytes in"
                 " base64"
             )
-        keys[match[1]] = key
+        keys[match[1]] = base64.urlsafe_b64decode(match[2].translate(_URL_SAFE).rstrip("=") + "=")
     return keys
 
 
