@@ -50,12 +50,17 @@ async def respond_ready(runtime: Runtime, exchange: Exchange, headers: Headers =
 
 
 async def _reasons_not_ready(runtime: Runtime) -> list[str]:
-    if runtime.is_closing:
+    # While it hands its sessions over, it takes no more connections.
+    if runtime.is_closing or runtime.leaving.is_set():
         return ["the server is stopping"]
     if not runtime.has_begun:
         return ["the lifespan has not started yet"]
     shared = runtime.sessions.stores
-    stores: dict[str, Any] = {"changes": shared.changes, "instances": shared.instances}
+    stores: dict[str, Any] = {
+        "changes": shared.changes,
+        "instances": shared.instances,
+        "limits": shared.limits,
+    }
     if isinstance(runtime.server, ServerSessions):
         stores["states"] = runtime.server.server.states
     reasons: list[str] = []

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcp_trio import Client, Context, RequestError, Server
 from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio._session.observing import OpenSessions
-from mcp_trio.http import HttpStores
+from mcp_trio.http import HttpStores, MemoryInstances
 from mcp_trio.limits import Limits, RequestLimits
 from mcp_trio.observers import Activity, Metrics, Outcome
 from mcp_trio.recording import RecordOptions, RecordPolicy
@@ -172,8 +172,22 @@ async def test_a_server_is_ready_until_it_stops(autojump_clock):
         assert (answer.status, answer.json["reasons"]) == (503, ["the server is stopping"])
 
 
+async def test_a_server_that_hands_its_sessions_over_is_not_ready(autojump_clock):
+    stores = HttpStores(instances=MemoryInstances())
+    async with (
+        site_of(plain_harbour(), stores=stores) as site,
+        site_of(plain_harbour(), stores=stores),
+    ):
+        runtime = site.app.runtime
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.hand_over)
+            await runtime.leaving.wait()
+            answer = await site.ask("GET", path="/ready")
+        assert (answer.status, answer.json["reasons"]) == (503, ["the server is stopping"])
+
+
 class Store(MemoryChanges):
-    """A store on another machine."""
+    """A store on another machine; the server calls no method of a `LimitStore` here."""
 
     seconds = 0.0
     error = None
@@ -184,15 +198,16 @@ class Store(MemoryChanges):
             raise self.error
 
 
+@pytest.mark.parametrize("name", ["changes", "limits"])
 @pytest.mark.parametrize("fault", [{"seconds": 60}, {"error": OSError("away")}])
-async def test_a_server_whose_store_is_away_is_not_ready(fault, autojump_clock):
+async def test_a_server_whose_store_is_away_is_not_ready(fault, name, autojump_clock):
     store = Store()
-    async with site_of(plain_harbour(), stores=HttpStores(changes=store)) as site:
+    async with site_of(plain_harbour(), stores=HttpStores(**{name: store})) as site:
         assert (await site.ask("GET", path="/ready")).status == 200
         store.seconds, store.error = fault.get("seconds", 0), fault.get("error")
         answer = await site.ask("GET", path="/ready")
         assert answer.status == 503
-        assert answer.json["reasons"] == ["the store of changes cannot be reached"]
+        assert answer.json["reasons"] == [f"the store of {name} cannot be reached"]
 
 
 async def test_the_readiness_check_needs_no_authorization(autojump_clock):
