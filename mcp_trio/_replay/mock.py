@@ -96,6 +96,8 @@ if TYPE_CHECKING:
 _CLOSEST_MAX: Final = 3
 _PATHS_MAX: Final = 4
 _PARAMS_CHARACTERS_MAX: Final = 100
+_UNRECORDED_MAX: Final = 1000
+_UNRECORDED_CHARACTERS_MAX: Final = 1000
 
 # Requests that clients repeat as they like; each gets the last recorded response.
 _REPEATABLE: Final = frozenset({PING, DISCOVER, INITIALIZE, "logging/setLevel"})
@@ -115,30 +117,6 @@ _CAPABILITIES: Final = {
 # Matching requests --------------------------------------------------------------------------------
 
 
-class UnrecordedRequest(msgspec.Struct, frozen=True):
-    """A request for which there is no recorded response, or no further one.
-
-    Attributes:
-        method: The method of the request.
-        params: The params, without `_meta`.
-        closest: Descriptions of the recorded requests that differ least.
-        user: The user who sent the request, if the mock tells users apart.
-    """
-
-    method: str
-    params: Any
-    closest: tuple[str, ...]
-    user: str | None = None
-
-    def __str__(self) -> str:
-        params = shortened(json_text(self.params), _PARAMS_CHARACTERS_MAX)
-        for_user = "" if self.user is None else f" for the user {self.user!r}"
-        text = f"{self.method} {params} was not recorded{for_user}"
-        if not self.closest:
-            return f"{text}, nor any other {self.method}"
-        return f"{text}; closest recorded requests: {'; '.join(self.closest)}"
-
-
 class RequestMatcher:
     """Finds the recorded message that is the same as a live one; each is found once, in order.
 
@@ -156,9 +134,9 @@ class RequestMatcher:
         self._open_requests = list(self._requests)
         self._answered_requests: list[RecordedMessage] = []
         self._open_notifications = recorded.of("client", "notification")
-        self._rules: list[Callable[[RecordedMessage, bytes], bool]] = [_is_same, _is_alike]
-        if recorded.opening.redaction:
-            self._rules.append(partial(_is_alike, by_shape=True))
+        self._is_redacted = bool(recorded.opening.redaction)
+        # The hashes of recorded calls by index, because the calls may take much memory.
+        self._hashes: dict[int, int] = {}
 
     @property
     def unused(self) -> list[RecordedMessage]:
@@ -202,10 +180,11 @@ class RequestMatcher:
             self._open_notifications.remove(found)
         return found
 
-    def describe_unrecorded(
-        self, method: str, params: Raw | None, user: str | None
-    ) -> UnrecordedRequest:
-        """Describe a request that was not found."""
+    def error_for(self, method: str, params: Raw | None, user: str | None) -> tuple[int, str]:
+        """Return the code and the text of the error for a request that was not found.
+
+        The text names the recorded requests of the method that differ least.
+        """
         call = _call(params)
         candidates = [
             (_call_differences(each, call), user is not None and _user_of(each) != user, each)
@@ -225,7 +204,12 @@ class RequestMatcher:
             elif not is_of_other:
                 text += ", which was answered already"
             closest.append(text)
-        return UnrecordedRequest(method, without_meta(params), tuple(closest), user)
+        shown = shortened(json_text(without_meta(params)), _PARAMS_CHARACTERS_MAX)
+        for_user = "" if user is None else f" for the user {user!r}"
+        problem = f"{method} {shown} was not recorded{for_user}"
+        if not closest:
+            return METHOD_NOT_FOUND, f"{problem}, nor any other {method}"
+        return INVALID_PARAMS, f"{problem}; closest recorded requests: {'; '.join(closest)}"
 
     def _first(
         self,
@@ -235,8 +219,20 @@ class RequestMatcher:
         user: str | None,
     ) -> RecordedMessage | None:
         call, candidates = _call(params), [*_of_user(requests, method, user)]
-        found = (each for matches in self._rules for each in candidates if matches(each, call))
+        rules: list[Callable[[RecordedMessage, bytes], bool]] = [self._is_same]
+        if INPUT_RESPONSES in members_of(params):
+            rules.append(_is_alike)
+        if self._is_redacted:
+            rules.append(partial(_is_alike, by_shape=True))
+        found = (each for matches in rules for each in candidates if matches(each, call))
         return next(found, None)
+
+    def _is_same(self, recorded: RecordedMessage, call: bytes) -> bool:
+        if recorded.method == INITIALIZE:
+            return True
+        if recorded.index not in self._hashes:
+            self._hashes[recorded.index] = hash(_call(recorded.body))
+        return self._hashes[recorded.index] == hash(call) and _call(recorded.body) == call
 
 
 def _of_user(
@@ -257,15 +253,11 @@ def _user_of(message: RecordedMessage) -> str | None:
 
 def _call(params: Raw | None) -> bytes:
     """Return the params that are compared; some clients send empty arguments, some send none."""
-    return msgspec.json.encode({"arguments": {}, **without_meta(params)})
+    return msgspec.json.encode({"arguments": {}, **without_meta(params)}, order="sorted")
 
 
 def _call_differences(recorded: RecordedMessage, call: bytes) -> Sequence[JsonDifference]:
     return json_differences(_call(recorded.body), call)
-
-
-def _is_same(recorded: RecordedMessage, call: bytes) -> bool:
-    return recorded.method == INITIALIZE or not _call_differences(recorded, call)
 
 
 def _is_alike(recorded: RecordedMessage, call: bytes, *, by_shape: bool = False) -> bool:
@@ -379,7 +371,7 @@ class MockSession:
     requests are answered: a message comes from `user`, or else from its sender.
 
     Attributes:
-        unrecorded: The requests without a recorded response.
+        unrecorded: Descriptions of the first requests without a recorded response.
         negotiated: An event that is set when the handshake has been answered.
         closing: An event that is set when the session begins to close.
     """
@@ -395,7 +387,7 @@ class MockSession:
         users: Collection[str] | None,
         user: str | None,
     ) -> None:
-        self.unrecorded: list[UnrecordedRequest] = []
+        self.unrecorded: list[str] = []
         self.matcher = RequestMatcher(recorded, users)
         self._distinguishes_senders = users is not None and user is None
         self._user = user
@@ -491,10 +483,10 @@ class MockSession:
         elif (encoded_response := negotiation_response(self._recorded, request)) is not None:
             self._peer.put(encoded_response, request.id, is_response=True)
         else:
-            unrecorded = matcher.describe_unrecorded(method, params, user)
-            self.unrecorded.append(unrecorded)
-            code = INVALID_PARAMS if unrecorded.closest else METHOD_NOT_FOUND
-            error = encode_error(request.id, code, f"this is a mock: {unrecorded}")
+            code, text = matcher.error_for(method, params, user)
+            if len(self.unrecorded) < _UNRECORDED_MAX:
+                self.unrecorded.append(shortened(text, _UNRECORDED_CHARACTERS_MAX))
+            error = encode_error(request.id, code, f"this is a mock: {text}")
             self._peer.put(error, request.id, is_response=True)
 
     def _receive_notification(self, message: Notification, user: str | None) -> None:
@@ -706,7 +698,7 @@ class MockServer:
     _user: str | None = attrs.field(alias="user")
     _users: Collection[str] | None = attrs.field(alias="users")
     _auth: "ResourceServer | None" = attrs.field(alias="auth")
-    _unrecorded: list[UnrecordedRequest] = attrs.field(factory=list[UnrecordedRequest], init=False)
+    _unrecorded: list[str] = attrs.field(factory=list[str], init=False)
     _unused: list[RecordedMessage] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -714,8 +706,11 @@ class MockServer:
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
-        """Descriptions of the requests that were not recorded, in all sessions that have ended."""
-        return tuple(map(str, self._unrecorded))
+        """Descriptions of the requests that were not recorded, in all sessions that have ended.
+
+        There are at most 1,000, the first ones.
+        """
+        return tuple(self._unrecorded)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -748,7 +743,7 @@ class MockServer:
         try:
             await session.run()
         finally:
-            self._unrecorded += session.unrecorded
+            self._unrecorded += session.unrecorded[: _UNRECORDED_MAX - len(self._unrecorded)]
             self._unused = session.matcher.unused
 
     async def serve_http(

@@ -162,6 +162,18 @@ async def test_the_closest_recorded_requests_are_named_with_some_paths(recording
     )
 
 
+async def test_descriptions_of_unrecorded_requests_are_bounded(recording_of, connect):
+    mock = mock_server(recording_of(("C", call(1))))
+    for rounds in (11, 1):
+        peer = connect(mock)
+        for _ in range(rounds):
+            await exchange(peer, *[{"id": index, "method": "m" * 2000} for index in range(100)])
+        await peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(mock.unrecorded) == 1000
+    assert max(map(len, mock.unrecorded)) == 1000
+
+
 # Requests and notifications of the server.
 
 
