@@ -63,6 +63,7 @@ from mcp_trio.errors import (
     RecordingError,
     RequestError,
     RequestTimeout,
+    Unencodable,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 from mcp_trio.types import LoggingLevel, LoggingMessageParams, TextContent
@@ -238,9 +239,15 @@ async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator
 
 @contextlib.contextmanager
 def option_hints(choices: SessionChoices) -> Generator[None]:
-    """Within this context, errors of a session name the options that help."""
+    """Within this context, errors of a session name the options that help.
+
+    Raises:
+        click.UsageError: An argument of the command cannot be sent.
+    """
     try:
         yield
+    except Unencodable as error:
+        raise click.UsageError(str(error)) from error
     except RequestTimeout as error:
         raise RequestTimeout(
             error.method,

@@ -7,6 +7,7 @@ needed to edit and complete a line, so no other library is used.
 """
 
 import contextlib
+import io
 import itertools
 import re
 import shlex
@@ -140,7 +141,7 @@ class SessionThread:
                     event = self._next_event()
             finally:
                 self._is_calling = False
-        value: _Value = event.unwrap()
+            value: _Value = event.unwrap()
         return value
 
     def _next_event(self) -> outcome.Outcome[Any]:
@@ -383,6 +384,9 @@ def run_prompt(choices: SessionChoices) -> int:
     with SessionThread(choices) as session:
         prompt = CallPrompt(session)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                # A line that is not UTF-8 fails when it is sent, and the next lines are run.
+                sys.stdin.reconfigure(errors="surrogateescape")
             lines = itertools.takewhile(lambda line: line.strip() != QUIT, sys.stdin)
             statuses = [prompt.run_line(line) for line in lines]
             return int(not all(statuses))
@@ -429,7 +433,8 @@ class CallPrompt:
         return False
 
     def _run(self, line: str) -> bool:
-        name, _, rest = line.strip().partition(" ")
+        name, *after = line.split(maxsplit=1)
+        rest = after[0] if after else ""
         try:
             # A JSON object needs no quotes around it.
             words = [rest] if rest.lstrip().startswith("{") else shlex.split(rest)
@@ -468,7 +473,11 @@ class CallPrompt:
     def _refresh(self) -> None:
         if self._session.have_lists_changed:
             self._session.have_lists_changed = False
-            self._lists = self._session.run(fetch_lists)
+            try:
+                self._lists = self._session.run(fetch_lists)
+            except BaseException:
+                self._session.have_lists_changed = True
+                raise
 
     def candidates(self, line: str) -> list[str]:
         """Return the words that can stand in place of the last word of a line."""

@@ -503,6 +503,15 @@ def test_arguments_without_a_usable_server_are_a_usage_error(invoke, arguments, 
     assert shown.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "arguments", [["call", SOME, "echo", "text=\udcff"], ["read", SOME, "some://\udcff/now"]]
+)
+def test_an_argument_that_is_not_utf8_is_a_usage_error(invoke, arguments):
+    shown = invoke(*arguments)
+    assert shown.exit_code == 2
+    assert "surrogates not allowed" in shown.stderr
+
+
 def test_a_name_that_is_not_in_the_file_is_reported_with_those_that_are(invoke, config):
     shown = invoke("list", "even", "--config", config)
     assert shown.exit_code == 2

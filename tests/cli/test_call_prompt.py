@@ -60,6 +60,24 @@ def test_an_error_is_reported_and_the_next_lines_are_run(invoke):
     assert shown.exit_code == 1
 
 
+def test_a_line_that_is_not_utf8_is_reported_and_the_next_lines_are_run(invoke):
+    shown = invoke("inspect", SOME, "--call", input=b"echo text=\xff\necho\xff\necho text=ok\n")
+    assert shown.stderr.count("surrogates not allowed") == 2
+    assert '"text":"ok"' in shown.stdout
+    assert shown.exit_code == 1
+
+
+def test_an_error_of_a_call_names_the_option_that_helps(invoke):
+    shown = typed(invoke, SOME, "slow steps=100000", options=["--timeout", "0.1"])
+    assert "--timeout" in shown.stderr
+
+
+def test_a_tab_ends_the_first_word_as_well(invoke):
+    shown = typed(invoke, SOME, "echo\ttext=a", "/prompt\tgreet\tname=Ada")
+    assert '"text":"a"' in shown.stdout
+    assert "Greet Ada" in shown.stdout
+
+
 def test_comments_and_empty_lines_are_skipped_and_quit_ends(invoke):
     shown = typed(invoke, SOME, "# a comment", "", "/list", "/help", "/quit", "broken")
     lines = shown.stdout.splitlines()
@@ -93,6 +111,30 @@ def test_a_tool_that_is_added_meanwhile_can_be_called(invoke, tmp_path):
     (tmp_path / "changing.py").write_text(CHANGING)
     shown = typed(invoke, tmp_path / "changing.py", "add name=later", "later", "/list")
     assert shown.stdout.splitlines() == ["added", "late", "tools: add, later"]
+
+
+FAILING_ONCE = f"""{CHANGING}
+from mcp_trio import RequestError
+lists = []
+
+@server.middleware
+async def fail_second_list(request, call_next):
+    if request.method == "tools/list":
+        lists.append(request)
+        if len(lists) == 2:
+            raise RequestError(-32000, "not now")
+    return await call_next(request)
+"""
+
+
+def test_lists_that_could_not_be_fetched_are_fetched_again(invoke, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING_ONCE)
+    shown = typed(
+        *(invoke, tmp_path / "failing.py"),
+        *('add {"name": "later"}', "later {}", "/list", "/list"),
+    )
+    assert shown.stdout.splitlines() == ["added", "late", "tools: add, later"]
+    assert "not now" in shown.stderr
 
 
 def test_a_server_that_cannot_be_reached_is_an_error(invoke, tmp_path):
