@@ -33,6 +33,7 @@ from mcp_trio.errors import (
     ConnectionLost,
     OutcomeUnknown,
     ProtocolError,
+    RemoteProtocolError,
     RequestError,
     RequestTimeout,
     copied_loss,
@@ -142,7 +143,8 @@ class Call:
             RequestError: The response is an error.
             ConnectionLost: The connection ended before the response.
             OutcomeUnknown: The response is larger than `limits.messages.bytes_max`.
-            RemoteProtocolError: The response is not a valid message.
+            RemoteProtocolError: The response is not a valid message, or its error has data that
+                cannot be read, such as the number 1e999.
             LocalProtocolError: The channel cannot send the request; nothing was sent.
         """
         if self.error is not None:
@@ -150,12 +152,19 @@ class Call:
         assert self.response is not None
         error = self.response.error
         if error is not None:
-            data = msgspec.json.decode(error.data) if isinstance(error.data, msgspec.Raw) else None
+            try:
+                data = None if error.data is msgspec.UNSET else msgspec.json.decode(error.data)
+            except (msgspec.MsgspecError, RecursionError) as reason:
+                raise RemoteProtocolError(
+                    f"the response to {self.request.method.name} is the error {error.message!r}"
+                    f" (code {error.code}), whose data cannot be read: {reason}"
+                ) from reason
             raise RequestError(error.code, error.message, data)
         assert self.response.result is not None
         return self.response.result
 
 
+# The recorded outcome of a wait that ended with a progress notification.
 PROGRESS_BODY: Final = b'"progress"'
 
 

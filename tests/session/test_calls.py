@@ -68,6 +68,17 @@ async def test_a_request_ends_with_the_peers_error(dial, outcomes):
     assert outcomes["one"].code == -5
 
 
+async def test_an_error_whose_data_cannot_be_read_is_an_error_of_the_peer(dial, outcomes):
+    session, peer = await dial()
+    outcomes.start("one", session)
+    asked = await peer.receive()
+    error = b'{"code":-5,"message":"no","data":{"deep":1e999}}'
+    await peer.send(b'{"jsonrpc":"2.0","id":%d,"error":%b}' % (asked["id"], error))
+    await trio.testing.wait_all_tasks_blocked()
+    assert type(outcomes["one"]) is RemoteProtocolError
+    assert "the response to tools/list is the error 'no' (code -5)" in str(outcomes["one"])
+
+
 async def test_a_result_of_the_wrong_type_is_an_error_of_the_peer(dial, outcomes):
     session, peer = await dial()
     outcomes.start("one", session)
