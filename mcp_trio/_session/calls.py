@@ -84,12 +84,7 @@ class Call:
     progress_queued_max: int
     on_notification: OnNotification | None = None
     related_request_id: RequestId | None = None
-    scope: trio.CancelScope = attrs.field(
-        default=attrs.Factory(
-            lambda call: trio.CancelScope(deadline=call.request.budget.deadline), takes_self=True
-        ),
-        init=False,
-    )
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     response: ResponseReceived | None = attrs.field(default=None, init=False)
     error: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
@@ -124,7 +119,6 @@ class Call:
         if dropped:
             self._progress.popleft()
         self._progress.append(params)
-        self.scope.deadline = self.request.budget.deadline
         self._changed.set()
         return not dropped
 
@@ -204,29 +198,28 @@ class OutgoingCalls:
         """
         # No checkpoint here: the wait for the response is one.
         await self.send_queue.room_for_message(lane, checkpoint=False)
-        self.check_open(lane)
-        limits = self.connection.limits
-        request = self.connection.open_request(
-            method,
-            params,
-            now=trio.current_time(),
-            idle_seconds=limits.requests.idle_seconds if idle_seconds is None else idle_seconds,
-            total_seconds=limits.requests.total_seconds if total_seconds is None else total_seconds,
-            wants_progress=on_progress is not None,
-        )
+        defaults = self.connection.limits.requests
+        try:
+            self.check_open()
+            request = self.connection.open_request(
+                method,
+                params,
+                now=trio.current_time(),
+                idle_seconds=defaults.idle_seconds if idle_seconds is None else idle_seconds,
+                total_seconds=defaults.total_seconds if total_seconds is None else total_seconds,
+                wants_progress=on_progress is not None,
+            )
+        except Exception:
+            # The lane has taken its turn, so a replay needs the record of what came of it.
+            if lane is not None:
+                self.send_queue.sequencer.resumed(lane, "err")
+            raise
         call = Call(
             request,
-            limits.messages.progress_queued_max,
+            self.connection.limits.messages.progress_queued_max,
             related_request_id=related_request_id,
         )
-        if not self._open:
-            self._open = {}
-        self._open[request.id] = call
-        if self._is_paused:
-            call.scope.deadline = math.inf
-        self.send_queue.post(
-            request.message, lane, related_request_id=related_request_id, at_once=True
-        )
+        self._send(call, lane)
         if activity is not None:
             activity.request_id = request.id
             recorder = getattr(self.send_queue.sequencer, "recorder", None)
@@ -241,13 +234,10 @@ class OutgoingCalls:
     ) -> Call:
         """Send a request that stays open, as `Session.open_subscription` describes."""
         self.check_open()
-        limits, now = self.connection.limits, trio.current_time()
-        request = self.connection.open_request(method, params, now=now)
-        call = Call(request, limits.messages.progress_queued_max, on_notification)
-        if not self._open:
-            self._open = {}
-        self._open[request.id] = call
-        self.send_queue.post(request.message, at_once=True)
+        request = self.connection.open_request(method, params, now=trio.current_time())
+        progress_queued_max = self.connection.limits.messages.progress_queued_max
+        call = Call(request, progress_queued_max, on_notification)
+        self._send(call, None)
         return call
 
     def close_subscription(self, call: Call) -> None:
@@ -261,26 +251,37 @@ class OutgoingCalls:
         started = trio.current_time()
         self._is_paused = True
         for call in self._open.values():
-            call.scope.deadline = math.inf
+            self._set_deadline(call)
         try:
             yield
         finally:
             self._is_paused = False
             for call in self._open.values():
                 call.request.budget.postpone(trio.current_time() - started)
-                call.scope.deadline = call.request.budget.deadline
+                self._set_deadline(call)
 
-    def check_open(self, lane: Lane | None = None) -> None:
-        """Check that the session is open; if it is not, record the error as the lane's outcome.
+    def check_open(self) -> None:
+        """Check that the session is open.
 
         Raises:
             ConnectionLost: The session is closing, or has ended.
         """
-        if self.loss is None:
-            return
-        if lane is not None:
-            self.send_queue.sequencer.resumed(lane, "err")
-        raise copied_loss(self.loss, ConnectionLost)  # Nothing was sent, so the outcome is known.
+        if self.loss is not None:
+            # Nothing was sent, so the outcome is known.
+            raise copied_loss(self.loss, ConnectionLost)
+
+    def _send(self, call: Call, lane: Lane | None) -> None:
+        if not self._open:
+            self._open = {}
+        self._open[call.request.id] = call
+        self._set_deadline(call)
+        self.send_queue.post(
+            call.request.message, lane, related_request_id=call.related_request_id, at_once=True
+        )
+
+    def _set_deadline(self, call: Call) -> None:
+        """Let a call time out at the end of its budget; never while timeouts are paused."""
+        call.scope.deadline = math.inf if self._is_paused else call.request.budget.deadline
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
@@ -348,8 +349,10 @@ class OutgoingCalls:
 
     def queue_progress(self, event: ProgressReceived) -> bool:
         """Queue progress of an open request; return False if an older one was dropped for it."""
+        call = self._open[event.request.id]
         event.request.budget.record_activity(trio.current_time())
-        return self._open[event.request.id].queue_progress(event.params)
+        self._set_deadline(call)
+        return call.queue_progress(event.params)
 
     def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""

@@ -96,6 +96,22 @@ async def test_requests_that_the_protocol_forbids_are_not_sent(dial):
     assert await peer.receive_available() == []
 
 
+async def test_the_error_of_a_request_that_is_not_sent_is_recorded_in_its_lane(
+    serve, call, recording, story
+):
+    """Otherwise a replay lets the lane wait for the turn of its next operation."""
+
+    async def ask(handling):
+        with pytest.raises(LocalProtocolError):
+            await handling.ask("sampling/createMessage")
+        return ""
+
+    _, peer = await serve({"ask": ask}, sequencer=recording)
+    await peer.send(call("ask", 1))
+    await peer.receive()
+    assert list(story().values()) == [[("err", None)]]
+
+
 @pytest.mark.requirement("CANC-01", "CANC-02")
 async def test_leaving_a_scope_cancels_the_request_at_the_peer_exactly_once(dial):
     session, peer = await dial()
@@ -218,6 +234,24 @@ async def test_silence_after_progress_is_an_idle_timeout(autojump_clock, dial, n
     with pytest.raises(RequestTimeout, match="idle"):
         await session.request("tools/list", on_progress=ignore)
     assert trio.current_time() - began == 110
+
+
+async def test_progress_starts_no_timeout_while_timeouts_are_paused(autojump_clock, dial, nursery):
+    session, peer = await dial()
+    began = trio.current_time()
+
+    async def play():
+        asked = await peer.receive()
+        with session.paused_timeouts():
+            await trio.sleep(10)
+            params = {"progressToken": asked["params"]["_meta"]["progressToken"], "progress": 1}
+            await peer.send_notification("notifications/progress", params)
+            await trio.sleep(500)
+        await peer.send_result(asked, {"tools": []})
+
+    nursery.start_soon(play)
+    assert (await session.request("tools/list", on_progress=ignore)).tools == []
+    assert trio.current_time() - began == 510
 
 
 async def test_a_response_at_the_moment_of_the_timeout_is_returned(mock_clock, serve_fake, message):
