@@ -55,7 +55,7 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """The required claims, with their types."""
+    """The claims that are checked, with their types."""
 
     iss: str
     sub: str
@@ -65,7 +65,12 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     jti: str
     exp: float
     iat: float
+    nbf: float | None = None
     scope: str | None = None
+
+
+class _Issued(msgspec.Struct):
+    iss: str
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -112,8 +117,8 @@ class Enterprise:
             raise InvalidAssertionError("the assertion is of another issuer")
         if claims.aud not in (audience, [audience]):
             raise InvalidAssertionError("the assertion is for another authorization server")
-        not_before = token.claims.get("nbf", claims.iat)
-        if not isinstance(not_before, int | float) or not_before - _LEEWAY_SECONDS > now:
+        not_before = claims.iat if claims.nbf is None else claims.nbf
+        if not_before - _LEEWAY_SECONDS > now:
             raise InvalidAssertionError("the assertion is not valid yet")
         if claims.exp + _LEEWAY_SECONDS <= now:
             raise InvalidAssertionError("the assertion has expired")
@@ -153,12 +158,8 @@ def issuer_in(assertion: str) -> str | None:
     """
     try:
         return msgspec.json.decode(_unverified(assertion).payload, type=_Issued).iss
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-class _Issued(msgspec.Struct):
-    iss: str
 
 
 def _unverified(assertion: str) -> "CompactSignature":
@@ -166,5 +167,5 @@ def _unverified(assertion: str) -> "CompactSignature":
 
     try:
         return jws.extract_compact(assertion.encode("ascii"), registry=jws_registry(ALGORITHMS))
-    except (errors.JoseError, ValueError, KeyError, TypeError):
+    except (errors.JoseError, ValueError, KeyError, TypeError, RecursionError):
         raise InvalidAssertionError("the assertion is not a JSON Web Token") from None

@@ -23,6 +23,7 @@ from tests.auth.conftest import NOW
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 TYPE = "oauth-id-jag+jwt"
+DEEP = b"[" * 2500 + b"]" * 2500
 
 
 def site_of(issuer, **options):
@@ -135,7 +136,7 @@ async def test_an_assertion_is_used_once(site, issuer):
         ({"exp": NOW + 3601}, "more than an hour"),
         ({"iat": NOW + 61}, "not valid yet"),
         ({"nbf": NOW + 61}, "not valid yet"),
-        ({"nbf": "later"}, "not valid yet"),
+        ({"nbf": "later"}, "nbf"),
         ({"key": jwk.ECKey.generate_key("P-256")}, "no key of the enterprise"),
         ({"key_id": "unknown", "key": jwk.ECKey.generate_key("P-256")}, "no key of the"),
     ],
@@ -150,6 +151,20 @@ async def test_an_invalid_assertion_is_rejected(site, issuer, claims, text):
 @pytest.mark.parametrize("token", ["x", "a.b.c", "e30.e30.", None, "ö.ö.ö"])
 async def test_what_is_no_token_is_rejected(site, token):
     assert (await exchange(site, token)).status == 400
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b'{"alg":"ES256","deep":%b}' % DEEP, b'{"iss":"x"}'),
+        (b'{"alg":"ES256"}', b'{"iss":"x","deep":%b}' % DEEP),
+    ],
+)
+async def test_an_assertion_that_is_nested_deeply_is_rejected(site, parts):
+    token = ".".join(
+        base64.urlsafe_b64encode(it).decode().rstrip("=") for it in (*parts, bytes(64))
+    )
+    assert (await exchange(site, token)).problem == (400, "invalid_grant")
 
 
 async def test_only_clients_of_the_operator_with_a_secret_use_assertions(site, issuer):
