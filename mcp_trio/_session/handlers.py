@@ -296,7 +296,7 @@ class Handling(msgspec.Struct, eq=False):
         `make` depends on state that other tasks change. It is therefore called in the lane's turn,
         and its call is recorded even if nothing is sent.
         """
-        lane, send_queue = lane_of_caller(self), self.session.send_queue
+        lane, send_queue = self.current_lane(), self.session.send_queue
         self._notifications += 1
         is_checkpoint_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_checkpoint_due:
@@ -409,46 +409,52 @@ class Handling(msgspec.Struct, eq=False):
         self.dispatcher.finish(self, self.response)
 
     def _response(self, result: msgspec.Struct | msgspec.Raw) -> bytes:
-        connection = self.session.connection
-        bytes_max = connection.limits.messages.bytes_max
         if isinstance(result, InputRequiredResult) and not self.request.may_want_input:
             reason = "this request cannot have an InputRequiredResult"
-            return self._unsendable(reason)
+            return self._unsendable("result", reason)
         try:
-            message = connection.response(self.request, result)
+            return self._within_limit(self.session.connection.response(self.request, result))
         except (Unencodable, LocalProtocolError) as error:
-            return self._unsendable(str(error))
-        if len(message) > bytes_max:
-            text = f"{len(message)} bytes exceed limits.messages.bytes_max={bytes_max}"
-            return self._unsendable(text)
-        return message
+            return self._unsendable("result", error)
 
-    def _unsendable(self, reason: str) -> bytes:
+    def _within_limit(self, response: bytes) -> bytes:
+        """Return an encoded response.
+
+        Raises:
+            Unencodable: It is too large: the peer would reject it, and not learn the outcome.
+        """
+        bytes_max = self.limits.messages.bytes_max
+        if len(response) > bytes_max:
+            raise Unencodable(f"{len(response)} bytes exceed limits.messages.bytes_max={bytes_max}")
+        return response
+
+    def _unsendable(self, kind: str, reason: object, code: int | None = None) -> bytes:
+        """Return the response in place of one that cannot be sent: an error, if it has a `code`."""
         request, connection = self.request, self.session.connection
-        text = f"the result cannot be sent: {reason}"
+        text = f"the {kind} cannot be sent: {reason}"
         method = request.method.name
-        self.session.peer_log.report(f"result of {method}", f"{method}: {text}")
+        self.session.peer_log.report(f"{kind} of {method}", f"{method}: {text}")
         result = self.dispatcher.application.failure_result(request, text)
-        if result is not None:
+        if result is not None and code is None:
             return connection.response(request, result)
-        return connection.error(request, INTERNAL_ERROR, text)
+        return connection.error(request, INTERNAL_ERROR if code is None else code, text)
 
     def fail(self, error: Exception) -> None:
         """Respond with the error that the handler raised."""
         if self.lane is not None and self.session.sequencer.replays:
             self.lane.failure = one_line_about(error)
-        self.response = self._error_response(error)
+        try:
+            self.response = self._within_limit(self._error_response(error))
+        except Unencodable as reason:
+            code = error.code if isinstance(error, RequestError) else None
+            self.response = self._unsendable("error", reason, code)
 
     def _error_response(self, error: Exception) -> bytes:
         request, connection = self.request, self.session.connection
         encode = connection.error
         if isinstance(error, RequestError):
-            try:
-                data = msgspec.UNSET if error.data is None else error.data
-                return encode(request, error.code, error.message, data)
-            except Unencodable:
-                text = "the data of the error cannot be encoded as JSON"
-                return encode(request, error.code, text)
+            data = msgspec.UNSET if error.data is None else error.data
+            return encode(request, error.code, error.message, data)
         if isinstance(error, CapabilityMissing) and request.peer.protocol_version.is_stateless:
             data = {"requiredCapabilities": error.required}
             return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)

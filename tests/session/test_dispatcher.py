@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import ConnectionLost, RequestError
+from mcp_trio import ConnectionLost, RequestError, ToolError
 from mcp_trio import types as s
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.leader_followers import TaskPool
@@ -82,8 +82,9 @@ async def test_an_error_whose_data_cannot_be_encoded_is_sent_as_another_error(se
 
     _, peer = await serve({"reject": reject})
     await peer.send(call("reject", 1))
-    error = {"code": -1, "message": "the data of the error cannot be encoded as JSON"}
-    assert one_error(await peer.receive()) == error
+    error = one_error(await peer.receive())
+    assert (error["code"], list(error)) == (-1, ["code", "message"])
+    assert "the error cannot be sent: cannot be sent as JSON: " in error["message"]
 
 
 async def test_an_error_inside_groups_of_one_is_answered_bare(serve, call):
@@ -140,6 +141,30 @@ async def test_a_result_over_the_message_limit_fails_that_request_alone(
     assert one_error(answers[1])["code"] == -32603
     assert "limits.messages.bytes_max=4000" in one_error(answers[1])["message"]
     assert text_of(answers[2]) == "echo"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestError(-5, "x" * 5000), -5),
+        (RequestError(-5, "no", {"why": "x" * 5000}), -5),
+        (ToolError("x" * 5000), -32603),
+    ],
+)
+async def test_an_error_over_the_message_limit_is_sent_as_another_error(
+    serve, call, small, logged, error, code
+):
+    async def fail(handling):
+        raise error
+
+    _, peer = await serve({"fail": fail}, limits=small(messages=MessageLimits(bytes_max=4000)))
+    await peer.send(call("fail", 1))
+    answer = one_error(await peer.receive())
+    assert answer["code"] == code
+    assert "the error cannot be sent: " in answer["message"]
+    assert "limits.messages.bytes_max=4000" in answer["message"]
+    (line,) = logged()
+    assert line == f"tools/call: {answer['message']}"
 
 
 async def test_a_result_nested_too_deeply_fails_that_request_alone(serve, call, small):
