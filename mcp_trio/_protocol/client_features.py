@@ -10,7 +10,9 @@ https://modelcontextprotocol.io/specification/2025-11-25/client/sampling
 
 import math
 import re
+from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 from urllib.parse import urlsplit
@@ -31,7 +33,8 @@ class OpenElicitations:
     """
 
     ids_max: int
-    _ids: dict[str, Any] = attrs.field(factory=dict[str, Any], init=False)
+    # The values have no meaning: a dict keeps the order of its keys, a set does not.
+    _ids: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
 
     def begin(self, elicitation_id: str) -> None:
         """Add an elicitation, because the client is asked."""
@@ -62,8 +65,10 @@ _KEYWORDS: Final = {
 """The types of a form's fields, and the keywords that each type may have."""
 
 _EMAIL: Final = r"[^@\s]+@[^@\s]+"
-_DATE: Final = r"(?a)\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-_DATE_TIME: Final = _DATE + r"[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)?"
+_DATE: Final = r"(?a)(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_DATE_TIME: Final = (
+    _DATE + r"[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d)?"
+)
 
 
 def _is_uri(text: str) -> bool:
@@ -73,11 +78,19 @@ def _is_uri(text: str) -> bool:
         return False
 
 
+def _has_date(pattern: str, text: str) -> bool:
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        return False
+    year, month, day = map(int, found.groups()[:3])
+    return day <= monthrange(year, month)[1]
+
+
 FORMATS: Final[dict[str, Callable[[str], bool]]] = {
     "email": lambda text: re.fullmatch(_EMAIL, text) is not None,
     "uri": _is_uri,
-    "date": lambda text: re.fullmatch(_DATE, text) is not None,
-    "date-time": lambda text: re.fullmatch(_DATE_TIME, text) is not None,
+    "date": partial(_has_date, _DATE),
+    "date-time": partial(_has_date, _DATE_TIME),
 }
 """The formats of a form's texts, with a function that checks each."""
 
@@ -86,13 +99,16 @@ def check_form(schema: Schema) -> None:
     """Check that a schema is a form: a flat object of simple values.
 
     Raises:
-        ValueError: It is not a flat object, or a field has a type or keyword that forms do not
-            have; the text names the field.
+        ValueError: It is not a flat object, or requires a field that it lacks, or a field has a
+            type or keyword that forms do not have; the text names the field.
     """
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
         raise ValueError('a form needs "type": "object" and "properties"')
-    for name, member in form_members(schema).items():
+    members, required = form_members(schema), schema.get("required", [])
+    if not (_is_list_of_texts(required) and set(required) <= members.keys()):
+        raise ValueError(f'"required" must be a list of names of fields, not {required!r}')
+    for name, member in members.items():
         kind = member.get("type")
         known = _KEYWORDS.get(str(kind))
         if known is None:
@@ -155,7 +171,7 @@ def form_errors(content: Mapping[str, Any], schema: Schema) -> list[str]:
     lines = [
         f"{name}: missing"
         for name in cast("Sequence[Any]", required if isinstance(required, list) else ())
-        if name not in content
+        if isinstance(name, str) and name not in content
     ]
     for name, value in content.items():
         error = _error_in_value(value, members.get(name, {}))

@@ -87,11 +87,18 @@ def test_each_invalid_value_of_a_form_is_reported_in_one_line(member, value, fau
     [
         ("email", ["a@b", "a.b+c@d.e"], ["a", "a@", "a b@c", "a@b@c"]),
         ("uri", ["https://a.b/c", "mailto:a@b", "urn:x"], ["a", "https://a b", "//a", "http://["]),
-        ("date", ["2024-02-29"], ["2024-13-01", "2024-1-1", "2024-01-32", "a", "2024-01-01T"]),
+        (
+            "date",
+            ["2024-02-29"],
+            ["2024-13-01", "2024-1-1", "2023-02-29", "a", "2024-01-01T", "2024-W01-1"],
+        ),
         (
             "date-time",
-            ["2024-02-29T12:00:00Z", "2024-02-29T12:00:00.5+01:00", "2024-02-29t23:59:59"],
-            ["2024-02-29", "2024-02-29T24:00:00Z", "2024-02-29T12:00Z", "now"],
+            ["2024-02-29T12:00:00Z", "2024-02-29T12:00:00.5+01:00", "2024-02-29t23:59:59z"],
+            [
+                *("2024-02-29", "2024-02-29T24:00:00Z", "2024-02-29T12:00Z", "now"),
+                *("2023-02-29T12:00:00Z", "2024-02-29T12:00:00+99:00"),
+            ],
         ),
         ("hostname", ["anything"], []),
     ],
@@ -124,6 +131,7 @@ def test_unexpected_keywords_of_a_form_still_require_simple_values(member):
     [
         {},
         {"properties": 7, "required": 7},
+        {"required": [["it"], {}, 7]},
         form(it={"type": "string", "minLength": "a", "maxLength": None, "enum": 7, "oneOf": {}}),
         form(it={"type": "string", "format": 7}),
         form(it={"type": ["string"]}),
@@ -170,6 +178,9 @@ def test_defaults_replace_only_absent_values():
         (form(it={"type": "array", "items": {"type": "string"}}), "it: a list in a form"),
         (form(it={"type": "array"}), "it: a list in a form"),
         ({"type": "object", "properties": ["it"]}, '"properties"'),
+        ({**form(it=TEXT), "required": ["it", "that"]}, r"\"required\" .*'that'"),
+        ({**form(it=TEXT), "required": "it"}, '"required"'),
+        ({**form(it=TEXT), "required": [1]}, '"required"'),
         (form(it="string"), "it: the type of a field must be one of .*, not None"),
         (form(it={"type": ["string"]}), "it: the type of a field must be one of"),
         (form(it={"type": "string", "format": ["email"]}), "it: a form has no format"),
