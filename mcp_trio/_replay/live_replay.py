@@ -21,7 +21,7 @@ for that response no longer. A server that cannot be reached any more is lost as
 
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -493,21 +493,18 @@ class Comparison:
             if index is not None:
                 request = self._matcher.recorded.messages[index]
                 subject = f"{method} for {_title(request.method, request.body)}"
+            messages = recorded.get((method, index), [])
+            contents = [_content(each) for each in messages]
+            live_contents = [_content(each) for each in live.get((method, index), [])]
             # Equal notifications match first, the remaining ones in their order.
-            left_over = [_content(each) for each in live.get((method, index), [])]
-            changed: list[tuple[RecordedMessage, bytes]] = []
-            for message in recorded.get((method, index), []):
-                content = _content(message)
-                if content in left_over:
-                    left_over.remove(content)
-                else:
-                    changed.append((message, content))
-            for (message, content), live_content in zip(changed, left_over, strict=False):
-                self._compare(message, subject, content, live_content)
-            for message, _ in changed[len(left_over) :]:
-                if not self._matcher.ends_subscription_at_disconnect(message):
-                    self._add_missing("missing", subject, message)
-            for _ in left_over[len(changed) :]:
+            changed = _indexes_of_unequal(contents, live_contents)
+            live_changed = _indexes_of_unequal(live_contents, contents)
+            for at, live_at in zip(changed, live_changed, strict=False):
+                self._compare(messages[at], subject, contents[at], live_contents[live_at])
+            for at in changed[len(live_changed) :]:
+                if not self._matcher.ends_subscription_at_disconnect(messages[at]):
+                    self._add_missing("missing", subject, messages[at])
+            for _ in live_changed[len(changed) :]:
                 self._add("extra", subject)
 
     def _compare(
@@ -547,6 +544,18 @@ class Comparison:
                 live=live,
             )
         )
+
+
+def _indexes_of_unequal(contents: Sequence[bytes], others: Sequence[bytes]) -> list[int]:
+    """Return the indexes of the contents that have no equal of their own among the others."""
+    equal = Counter(others)
+    found: list[int] = []
+    for index, content in enumerate(contents):
+        if equal[content]:
+            equal[content] -= 1
+        else:
+            found.append(index)
+    return found
 
 
 def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tuple[bytes, bytes]:
