@@ -315,11 +315,13 @@ def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
 def write_report(file: str, text: str) -> None:
     """Write a text to a file, in place of what is there.
 
+    Characters that UTF-8 cannot encode, as in the names of some files, are escaped.
+
     Raises:
         click.UsageError: The file cannot be written.
     """
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        Path(file).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
 

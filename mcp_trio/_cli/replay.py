@@ -1,18 +1,18 @@
 """`mcp-trio replay`, `mock` and `sweep`: run what a recording holds again."""
 
 import contextlib
-import os
 import re
 import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from mcp_trio._cli.catalogue import opened_catalogue
 from mcp_trio._cli.completion import (
@@ -71,6 +71,24 @@ if TYPE_CHECKING:
 # `mcp-trio replay`.
 
 _WITH_A_LIVE_SERVER: Final = "With --inputs, URL or COMMAND"
+
+# The ways to replay, as errors name them, and the options that each of them takes.
+_LIVE: Final = "a live server (--inputs, a URL or a COMMAND)"
+_PARALLEL: Final = "a replay in parallel (-, --where, --jobs, --junit or --markdown)"
+_SEVERAL: Final = "a replay of several recordings, or with --repeat"
+_ONE: Final = "a replay of one recording"
+_OPTIONS: Final[Mapping[str, Collection[str]]] = {
+    _LIVE: {
+        *("inputs", "headers", "ignore", "timeout", "channel", "protocol_version"),
+        *("allow_damaged", "as_json"),
+    },
+    _PARALLEL: {"where", "jobs", "junit", "markdown", "mode", "as_json"},
+    "--schedule": {"schedule", "as_json"},
+    "--until": {"until", "key", "allow_damaged"},
+    "--break": {"break_at", "key", "allow_damaged"},
+    _SEVERAL: {"repeat", "mode", "key", "allow_damaged", "all_divergences"},
+    _ONE: {"mode", "key", "allow_damaged", "all_divergences", "as_json"},
+}
 
 # The members of the JSON object of a divergence.
 _DIVERGENCE_MEMBERS: Final = (
@@ -237,23 +255,39 @@ def replay_command(
     those that stdin names.
     """
     has_command = command_after_dashes(context) is not None
-    live_options = [name for name, value in options.items() if is_given(value)]
     if target is not None and (has_command or not files):  # click takes the last FILE for TARGET
         files, target = (*files, target), None
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
-    if where is not None or STDIN in files or jobs or junit or markdown:
-        is_live = target is None or is_url(target) or has_command
-        if where is not None and (is_live or len(files) != 1 or not Path(files[0]).is_dir()):
+    file = files[0]
+    is_one_file = len(files) == 1 and file != STDIN and not Path(file).is_dir()
+    if inputs or has_command or (target is not None and is_url(target)):
+        way = _LIVE
+    elif where is not None or STDIN in files or jobs or junit or markdown:
+        way = _PARALLEL
+    elif schedule is not None:
+        way = "--schedule"
+    elif until is not None:
+        way = "--until"
+    elif break_at is not None:
+        way = "--break"
+    else:
+        way = _ONE if is_one_file and repeat is None else _SEVERAL
+    _check_options(context, way)
+    if not (is_one_file or way in (_PARALLEL, _SEVERAL)):
+        raise click.UsageError(f"{way} takes one FILE")
+
+    if way == _LIVE:
+        report = _replay_to_live_server(
+            context, file, target, allow_damaged=allow_damaged, **options
+        )
+        _print_inputs_report(report, as_json=as_json)
+        context.exit(0 if report.is_same else 1)
+    if target is None:
+        raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
+    if way == _PARALLEL:
+        if where is not None and (len(files) != 1 or not Path(file).is_dir()):
             raise click.UsageError("--where takes one folder and a TARGET")
-        if target is None or is_live:
-            raise click.UsageError("-, --jobs, --junit and --markdown need a TARGET")
-        others = (repeat, schedule, until, break_at, key, all_divergences, allow_damaged, inputs)
-        if any(map(is_given, others)) or live_options:
-            raise click.UsageError(
-                "--where, -, --jobs, --junit and --markdown take no other options than each other,"
-                " --mode and --json"
-            )
         status = _replay_and_sum_up(
             files,
             target,
@@ -265,46 +299,11 @@ def replay_command(
             as_json=as_json,
         )
         context.exit(status)
-    has_folder = any(map(os.path.isdir, files))
-    is_single_replay = len(files) == 1 and not has_folder and repeat is None
-    file, stops_at_record = files[0], until is not None or break_at is not None
-    if inputs or has_command or (target is not None and is_url(target)):
-        if not is_single_replay or schedule is not None:
-            raise click.UsageError("a live server takes one FILE, no --repeat and no --schedule")
-        if stops_at_record or all_divergences:
-            raise click.UsageError(
-                "--all, --until and --break need a TARGET whose handlers run in this process, and"
-                " no --inputs; a live server is always compared to the end"
-            )
-        report = _replay_to_live_server(
-            context, file, target, allow_damaged=allow_damaged, **options
-        )
-        _print_inputs_report(report, as_json=as_json)
-        context.exit(0 if report.is_same else 1)
-    if target is None:
-        raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
-    if live_options:
-        raise click.UsageError(
-            "--header, --ignore, --timeout, --channel and --protocol-version"
-            " need --inputs, a URL or a COMMAND"
-        )
     if schedule is not None:
-        if not is_single_replay or stops_at_record or all_divergences:
-            raise click.UsageError(
-                "--schedule takes one FILE, and no --repeat, --all, --until or --break"
-            )
         context.exit(_replay_schedule(file, target, schedule, as_json=as_json))
-    if (stops_at_record or as_json) and not is_single_replay:
-        raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
-    has_both_stops = until is not None and break_at is not None
-    has_other_mode = mode != "strict" or all_divergences or as_json
-    if has_both_stops or (stops_at_record and has_other_mode):
-        raise click.UsageError(
-            "--until and --break exclude each other, --all, --json and --mode outbound"
-        )
 
     secret = None if key is None else read_key(key)
-    if not is_single_replay:
+    if way == _SEVERAL:
         from mcp_trio._replay.many_replays import ReplayJob
 
         recordings = list(dict.fromkeys(each for file in files for each in _recordings(file)))
@@ -321,7 +320,7 @@ def replay_command(
         _print_outcomes(recordings, outcomes)
         context.exit(max(_EXIT_STATUSES[outcome.status] for outcome in outcomes))
 
-    if stops_at_record:
+    if way in ("--until", "--break"):
         _replay_to_stop(
             file, target, until=until, break_at=break_at, key=secret, allow_damaged=allow_damaged
         )
@@ -337,6 +336,24 @@ def replay_command(
         all_divergences=all_divergences,
     )
     context.exit(status)
+
+
+def _check_options(context: click.Context, way: str) -> None:
+    """Check that a way to replay takes all options that were given.
+
+    Raises:
+        click.UsageError: It does not; the text names the ways that take the option.
+    """
+    for option in context.command.params:
+        name = str(option.name)
+        ways = [each for each, names in _OPTIONS.items() if name in names]
+        source = context.get_parameter_source(name)
+        if way in ways or source is not ParameterSource.COMMANDLINE:
+            continue
+        if isinstance(option, click.Option):
+            raise click.UsageError(
+                f"{option.opts[0]} cannot be used with {way}, but with {' or '.join(ways)}"
+            )
 
 
 def _replay_one(file: str, target: str, *, as_json: bool, **options: Any) -> int:
@@ -463,10 +480,12 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -
         Column("replays", "right"),
         Column("result"),
     )
+    by_file: dict[str, list[ReplayOutcome]] = {file: [] for file in files}
+    for outcome in outcomes:
+        by_file[outcome.file].append(outcome)
     lines: list[Line] = []
     below: list[str] = []
-    for file in files:
-        of_file = [outcome for outcome in outcomes if outcome.file == file]
+    for file, of_file in by_file.items():
         failed = [outcome for outcome in of_file if outcome.status != "same"]
         longest = max(of_file, key=lambda outcome: outcome.records)
         result = "the same"
@@ -585,8 +604,12 @@ def _replay_and_sum_up(
         heading = f"### Replay {of}{where}\n\n{summary}.\n"
         write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
     if as_json:
+        from mcp_trio._session.json_forms import encodable
+
         for each in outcomes:
             members = {name: getattr(each, name) for name in _RECORDING_MEMBERS}
+            for name in ("file", "text", "cause"):  # the name of a file may be any bytes
+                members[name] = encodable(members[name])
             echo_json(msgspec.json.encode(members))
         return 1 if causes else 0
     echo_text(summary)
@@ -623,13 +646,10 @@ def _junit(outcomes: "Sequence[ReplayOutcome]") -> str:
         )
         if each.status != "same":
             kind = "error" if each.status == "unusable" else "failure"
-            problem = SubElement(case, kind, message=_xml_text(each.cause), type=each.status)
-            problem.text = _xml_text(each.text)
-    return tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _xml_text(text: str) -> str:
-    """Return the text without the characters that XML 1.0 does not allow."""
+            problem = SubElement(case, kind, message=each.cause, type=each.status)
+            problem.text = each.text
+    text = tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    # XML 1.0 does not allow all characters.
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)
 
 
@@ -1030,7 +1050,8 @@ def sweep_summary(
             "the shortest schedule found", report.shortest, report.shortest.differences
         )
     if schedule_file is not None:
-        lines.append(f"to repeat it: mcp-trio replay {file} {target} --schedule {schedule_file}")
+        command = ["mcp-trio", "replay", file, target, "--schedule", schedule_file]
+        lines.append(f"to repeat it: {shlex.join(command)}")
     return "\n".join(lines)
 
 

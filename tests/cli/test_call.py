@@ -902,7 +902,7 @@ def test_replay_can_use_another_protocol_version_with_a_live_server(recorded, in
 def test_replay_of_handlers_takes_no_protocol_version(recorded, invoke):
     rejected = invoke("replay", recorded, SOME, "--protocol-version", "2025-06-18")
     assert rejected.exit_code == 2
-    assert "--channel and --protocol-version need --inputs" in rejected.stderr
+    assert "--protocol-version cannot be used with a replay of one recording" in rejected.stderr
 
 
 # Texts that contain control sequences, on a terminal.

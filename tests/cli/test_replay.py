@@ -199,13 +199,17 @@ def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path
     [
         ((), "name a TARGET or a URL, or a COMMAND after --"),
         (("--inputs",), "name one server"),
-        ((WEATHER, "--", "some"), "a live server takes one FILE, no --repeat and no --schedule"),
-        ((WEATHER, "--inputs", "--repeat", "2"), "takes one FILE, no --repeat and no --schedule"),
-        ((WEATHER, "--inputs", "--schedule", "-"), "takes one FILE, no --repeat and no --schedule"),
-        ((WEATHER, "--repeat", "2", "--schedule", "-"), "--schedule takes one FILE"),
+        ((WEATHER, "--", "some"), "a live server (--inputs, a URL or a COMMAND) takes one FILE"),
+        ((WEATHER, "--inputs", "--repeat", "2"), "--repeat cannot be used with a live server"),
+        ((WEATHER, "--inputs", "--schedule", "-"), "--schedule cannot be used with a live server"),
+        ((WEATHER, "--inputs", "--key", "none"), "--key cannot be used with a live server"),
+        ((WEATHER, "--inputs", "--mode", "strict"), "--mode cannot be used with a live server"),
+        ((WEATHER, "--repeat", "2", "--schedule", "-"), "--repeat cannot be used with --schedule"),
+        ((WEATHER, "--key", "none", "--schedule", "-"), "--key cannot be used with --schedule"),
+        ((WEATHER, WEATHER, "--schedule", "-"), "--schedule takes one FILE"),
         (("--",), "no COMMAND follows --"),
-        ((WEATHER, "--ignore", "$"), "need --inputs"),
-        ((WEATHER, "--channel", "0"), "need --inputs"),
+        ((WEATHER, "--ignore", "$"), "--ignore cannot be used with a replay of one recording, but"),
+        ((WEATHER, "--channel", "0"), "but with a live server (--inputs, a URL or a COMMAND)"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is not a JSON path"),
     ],
 )
@@ -395,6 +399,8 @@ def test_singular_and_plural_counts_are_written_correctly(schedules, outcomes, t
         schedules=schedules, outcomes=outcomes, differences=(), untracked_calls=(), seconds=0.5
     )
     assert sweep_summary(report, "trip", "server.py").startswith(text)
+    command = "mcp-trio replay 'a b' server.py --schedule 'a b.json'"
+    assert sweep_summary(report, "a b", "server.py", "a b.json").endswith(command)
 
 
 @pytest.mark.parametrize(
@@ -1074,12 +1080,12 @@ def test_a_divergence_before_the_record_is_the_result(invoke, shop):
         (("--until", "999"), "shop.mcprec.jsonl: there is no record 999: the last one is record "),
         (("--break", "1"), "no handler makes record 1, so that a debugger has no task: the next"),
         (("--until", "x"), "'x' is not a valid integer"),
-        (("--until", "5", "--break", "5"), "--until and --break exclude each other"),
-        (("--until", "5", "--mode", "outbound"), "exclude each other, --all, --json and --mode"),
-        (("--break", "5", "--all"), "exclude each other, --all, --json and --mode"),
-        (("--break", "5", "--repeat", "2"), "take one FILE, and no --repeat"),
-        (("--json", "--repeat", "2"), "take one FILE, and no --repeat"),
-        (("--all", "--inputs"), "--all, --until and --break need a TARGET whose handlers run in"),
+        (("--until", "5", "--break", "5"), "--break cannot be used with --until"),
+        (("--until", "5", "--mode", "outbound"), "--mode cannot be used with --until"),
+        (("--break", "5", "--all"), "--all cannot be used with --break"),
+        (("--break", "5", "--repeat", "2"), "--repeat cannot be used with --break"),
+        (("--json", "--repeat", "2"), "--json cannot be used with a replay of several recordings"),
+        (("--all", "--inputs"), "--all cannot be used with a live server"),
     ],
 )
 def test_stops_that_make_no_sense_are_rejected(invoke, shop, given, text):
@@ -1091,13 +1097,13 @@ def test_a_url_takes_no_stop(invoke, shop):
     for given in (["--until", "5"], ["--break", "5"], ["--all"]):
         shown = invoke("replay", shop.path, "http://127.0.0.1:1/mcp", *given)
         assert shown.exit_code == 2
-        assert "need a TARGET whose handlers run in this process" in shown.stderr
+        assert f"{given[0]} cannot be used with a live server" in shown.stderr
 
 
 def test_several_recordings_take_no_stop(invoke, shop):
     shown = invoke("replay", shop.path, shop.path, shop.target, "--until", "5")
     assert shown.exit_code == 2
-    assert "--until, --break and --json take one FILE" in shown.stderr
+    assert "--until takes one FILE" in shown.stderr
 
 
 def debug(shop, place, *commands, path=None, **variables):
@@ -1296,6 +1302,20 @@ def test_differences_are_summed_up_by_cause(invoke, store):
     assert sorted(statuses) == ["diverged", "diverged", "diverged", "same", "same"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are Unicode elsewhere")
+def test_a_file_name_that_is_not_utf8_is_reported_in_each_format(invoke, store):
+    change(store)
+    sale(store).rename(os.fsdecode(b"recordings/\xff\x01.mcprec.jsonl"))
+    options = ("--jobs", "1", "--junit", "junit.xml", "--markdown", "pr.md", "--json")
+    shown = invoke("replay", "recordings", "store.py", *options)
+    assert shown.exit_code == 1, shown.output
+    files = [json.loads(line)["file"] for line in shown.stdout.splitlines()]
+    assert "recordings/\\udcff\x01.mcprec.jsonl" in files
+    cases = ET.parse("junit.xml").getroot().findall("testcase")
+    assert "recordings/��.mcprec.jsonl" in [case.get("name") for case in cases]
+    assert "- `recordings/\\udcff\x01.mcprec.jsonl`" in (store / "pr.md").read_text()
+
+
 def test_recordings_that_stdin_names_are_summed_up_by_cause(invoke, store):
     change(store)
     rows = invoke("find", "recordings", "tool:sell", "--json").output
@@ -1364,20 +1384,25 @@ def test_a_damaged_recording_is_an_error_of_its_own(invoke, store):
         (
             ["recordings", "store.py", "--where", "", "--repeat", "2"],
             2,
-            "no other options",
+            "--repeat cannot be used with a replay in parallel",
         ),
         (
             ["recordings", "store.py", "--where", "", "--until", "0"],
             2,
-            "no other options",
+            "--until cannot be used with a replay in parallel",
         ),
         (
             ["recordings", "store.py", "--where", "", "--channel", "0"],
             2,
-            "no other options",
+            "--channel cannot be used with a replay in parallel",
         ),
-        (["recordings", "http://127.0.0.1:1/mcp", "--junit", "x"], 2, "need a TARGET"),
-        (["-", "store.py", "--repeat", "2"], 2, "no other options"),
+        (
+            ["recordings", "http://127.0.0.1:1/mcp", "--junit", "x"],
+            2,
+            "--junit cannot be used with a live server",
+        ),
+        (["recordings", "--junit", "x"], 2, "name a TARGET"),
+        (["-", "store.py", "--repeat", "2"], 2, "--repeat cannot be used with a replay in"),
         (
             ["recordings", "store.py", "--where", "", "--junit", "no/x"],
             2,
