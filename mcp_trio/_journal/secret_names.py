@@ -61,6 +61,7 @@ DEFAULT_SECRET_NAMES: Final = frozenset(
 )
 
 _NAMES_CACHED_MAX: Final = 4096
+# A longer text is a value and not a name: the items of lists are checked as well.
 _NAME_CHARS_MAX: Final = 128
 
 # A word: capitals, or small letters after at most one capital, as in `apiKey`. Letters outside of
@@ -78,10 +79,10 @@ NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header
 VALUE_MEMBERS: Final = frozenset({"value", "Value"})
 
 # Words that may follow a secret name: a `password_hash` is as secret as a password. "base" is the
-# word in `token_base64`.
+# word in `token_base64`, and "v" that in `token_v2`.
 _FOLLOWING_WORDS: Final = frozenset(
     {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
-    | {"string", "text", "value"}
+    | {"string", "text", "v", "value"}
 )
 
 # A name of this length is unlikely to end another word by chance.

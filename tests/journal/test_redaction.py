@@ -437,6 +437,7 @@ def test_a_well_known_key_is_secret_at_every_position(secret):
     [
         *("passwords", "api_keys", "secrets", "cookies", "PGPASSWORD", "dbpassword", "smtp_pass"),
         *("auth", "sessionId", "password_confirmation", "privateKeyPem", "X-AUTH"),
+        "ACCESS_TOKEN_V2",
     ],
 )
 def test_more_names_of_secrets(name):
