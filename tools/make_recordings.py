@@ -24,13 +24,13 @@ from golden_later_clients import SCRIPTS as LATER_SCRIPTS
 from golden_later_clients import Message, Script, call
 from golden_recordings import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
 from recording_secrets import leaks, lines_of, names_of_this_machine
+from scripted_sessions import scripted_session
 
 from mcp_trio import Client, Server
 from mcp_trio._session.session import Session
 from mcp_trio.examples import weather
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, TickClock
 from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 Step: TypeAlias = Message | float | Callable[[], None]
 Record: TypeAlias = RecordOptions | SharedRecording
@@ -288,16 +288,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 async def record_session(server: Server, script: Script, record: Record) -> None:
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
-
-    async def serve(task_status: trio.TaskStatus[Session]) -> None:
-        await server.serve(ours, record=record, task_status=task_status)
-
-    async with trio.open_nursery() as nursery:
-        session = await nursery.start(serve)
+    async with scripted_session(server, record) as (peer, session):
         await script(peer, session)
-        await peer.aclose()
 
 
 async def record_server(name: str, path: Path) -> None:

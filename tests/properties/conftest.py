@@ -8,12 +8,11 @@ import hypothesis
 import pytest
 import trio
 import trio.testing
+from scripted_sessions import scripted_session
 
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import body_bytes, open_recording, read_recording, replay
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 # A cancelled handler ends without a response; the client does not wait for one.
 SILENCE_SECONDS = 5.0
@@ -23,16 +22,8 @@ def play(server, talk, *, record=None, seed=0):
     """Serve `await talk(peer, session)` in virtual time; return all messages to the peer."""
 
     async def run():
-        ours, theirs = memory_pair()
-        peer = WirePeer(theirs)
-
-        async def serve(*, task_status):
-            await server.serve(ours, record=record, task_status=task_status)
-
-        async with trio.open_nursery() as nursery:
-            session = await nursery.start(serve)
+        async with scripted_session(server, record) as (peer, session):
             await talk(peer, session)
-            await peer.aclose()
         return peer.received
 
     with seeded_schedule(seed):

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 from hypothesis import assume
 from proof.observed_replay import NotingServer, recorded_actions
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
@@ -59,20 +60,15 @@ def place_of(path, test, *, nth=0):
 
 
 async def _serve(server, path, client, channels):
-    ours, theirs = channels
-    peer = WirePeer(theirs)
-    async with trio.open_nursery() as nursery:
-        serve = lambda **options: server.serve(ours, record=path, **options)  # noqa: E731
-        session = await nursery.start(lambda task_status: serve(task_status=task_status))
+    async with scripted_session(server, path, channels=channels) as (peer, session):
         await client(peer, session)
-        await peer.aclose()
 
 
 def record(server, path, client, *, number=0, channels=None, clock=None):
     """Record a server's session with `await client(peer, session)`, by default in virtual time."""
     clock = clock or trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(number):
-        trio.run(_serve, server, path, client, channels or memory_pair(), clock=clock)
+        trio.run(_serve, server, path, client, channels, clock=clock)
     return path
 
 

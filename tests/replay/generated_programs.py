@@ -14,11 +14,10 @@ from typing import Any
 
 import attrs
 import trio
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Server
 from mcp_trio.recording import TickClock
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 VARIABLE = ContextVar("variable", default=0)
 
@@ -413,18 +412,14 @@ def make_server(seed: int) -> tuple[Server, dict[int, list[Any]]]:
 
 async def talk(seed: int, path: str, server: Server) -> None:
     """Record a session with a program: calls that overlap, get mail, and are cancelled."""
-    ours, theirs = memory_pair()
-    peer, source = WirePeer(theirs), random.Random(seed)
+    source = random.Random(seed)
 
     async def call(name: str, number: int, id: int) -> None:  # noqa: A002
         params = {"name": name, "arguments": {"number": number}}
         await peer.send_request("tools/call", params, id=id)
         await trio.sleep(random.choice(PAUSES))
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: server.serve(ours, record=path, task_status=task_status)
-        )
+    async with scripted_session(server, path) as (peer, _):
         await peer.handshake()
         for number in range(4):
             await call("run", number, 1000 + number)
@@ -434,7 +429,6 @@ async def talk(seed: int, path: str, server: Server) -> None:
             if source.random() < 0.5:
                 await peer.cancel(1000 + source.randrange(number + 1))
         await trio.sleep(source.choice((0.001, 0.02, 0.02)))
-        await peer.aclose()
 
 
 def record(seed: int, path: str) -> str:

@@ -6,14 +6,13 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 import trio
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._replay.trace import load_trace
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import NothingCompared, ReplayDivergence
 from mcp_trio.recording import TickClock, replay
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 from tests.replay import generated_lifespans, generated_programs
 
 
@@ -24,15 +23,9 @@ async def fetch(number: int) -> int:
 
 
 async def talk(server, path, client):
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: server.serve(ours, record=path, task_status=task_status)
-        )
+    async with scripted_session(server, path) as (peer, _):
         await peer.handshake()
         await client(peer)
-        await peer.aclose()
 
 
 @pytest.fixture

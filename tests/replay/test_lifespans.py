@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 import trio
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._replay.many_replays import remarks_of
@@ -65,14 +66,9 @@ def record(tmp_path):
         path.unlink(missing_ok=True)
 
         async def talk():
-            ours, theirs = memory_pair()
-            peer = WirePeer(theirs)
             with around():
-                async with trio.open_nursery() as nursery:
-                    serve = partial(server.serve, ours, record=RecordOptions(path, **options))
-                    session = await nursery.start(serve)
-                    await client(peer, session)
-                    await peer.aclose()
+                async with scripted_session(server, RecordOptions(path, **options)) as ends:
+                    await client(*ends)
 
         trio.run(talk, clock=TickClock())
         return path

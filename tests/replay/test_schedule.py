@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.testing
+from scripted_sessions import scripted_session
 
 from mcp_trio import (
     Context,
@@ -31,8 +32,6 @@ from mcp_trio.recording import (
     replay_live,
     sweep,
 )
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 QUESTIONS = (Roots(), Sampling("Why?"))
 ANSWERS = {
@@ -807,17 +806,12 @@ def make_server_shared_recordings(handler=add):
 
 async def talk_shared_recordings(server, shared, number):
     await trio.sleep(number / 2000)
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
-    async with trio.open_nursery() as nursery:
-        serve = lambda **options: server.serve(ours, record=shared, **options)  # noqa: E731
-        await nursery.start(lambda task_status: serve(task_status=task_status))
+    async with scripted_session(server, shared) as (peer, _):
         await peer.handshake()
         for call in range(3):
             await peer.send_request("tools/call", {"name": "run", "arguments": {}}, id=call)
             await trio.sleep(0.0012)
         await trio.sleep(0.01)
-        await peer.aclose()
 
 
 @pytest.fixture

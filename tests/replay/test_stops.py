@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._replay.replay import run_replay
@@ -14,8 +15,6 @@ from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from mcp_trio.recording import SharedRecording
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 from tests.replay.conversations import call
 
 pytestmark = pytest.mark.usefixtures("measured_processes")
@@ -242,13 +241,9 @@ def test_a_number_that_is_not_replayed_is_rejected(path, place, text):
 
 
 async def test_the_mark_that_ends_a_session_and_a_cut_file_is_rejected(world, tmp_path):
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
     with SharedRecording(tmp_path / "shared.mcprec.jsonl") as shared:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(make_server().serve, ours, record=shared))
+        async with scripted_session(make_server(), shared) as (peer, _):
             await peer.handshake()
-            await peer.aclose()
     path = world.rewrite(shared.options.path, tmp_path / "cut.mcprec.jsonl", lambda rows: rows[:-1])
     last = world.records(path)[-1]
     assert last["f"]["name"] == "ended"

@@ -13,13 +13,12 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Limits, RequestError, Server, ThreadContext, ToolError
 from mcp_trio.errors import RequestAbandoned, SchemaError
 from mcp_trio.limits import MessageLimits
 from mcp_trio.recording import replay
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 from tests.server.conftest import failure_text, played_again
 
 INVALID_PARAMS = -32602
@@ -1106,13 +1105,8 @@ async def jump_over_deadline(clock, seconds):
 
 async def call_all(server, path, clock, reached):
     """Record the calls of a `def` handler whose threads end before and after the time limit."""
-    ours, theirs = memory_pair()
     seconds = [0.1, 9.0, 0.2, 8.0]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: server.serve(theirs, record=path, task_status=task_status)
-        )
-        peer = WirePeer(ours)
+    async with scripted_session(server, path) as (peer, _):
         await peer.handshake()
         for number, each in enumerate(seconds):
             arguments = {"seconds": each}
@@ -1127,7 +1121,6 @@ async def call_all(server, path, clock, reached):
             await trio.lowlevel.checkpoint()
         clock.jump(0.5)
         answers += [await peer.receive() for _ in range(2)]
-        await peer.aclose()
     return sorted(each["id"] for each in answers if "isError" in each["result"])
 
 

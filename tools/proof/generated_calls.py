@@ -13,16 +13,14 @@ import trio
 from generated_client import ScriptedClient
 from generated_programs import COMPOSED, LEAVES, THREAD_COMPOSED, THREAD_LEAVES, program_of
 from handler_steps import STEPS, RunningHandler, SharedState
+from scripted_sessions import scripted_session
 from thread_steps import STEPS as THREAD_STEPS
 from thread_steps import RunningThreadHandler
 
 from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio._session.session import Session
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import TickClock
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 # A step without a function would fail in the session and in each replay alike, unnoticed.
 assert STEPS.keys() == {*LEAVES, *COMPOSED}
@@ -92,21 +90,13 @@ def record(seed: int, path: str) -> str:
     protocol_version = list(PROTOCOL_VERSIONS.values())[seed % len(PROTOCOL_VERSIONS)]
 
     async def main() -> None:
-        ours, theirs = memory_pair()
-        peer = WirePeer(theirs)
-
-        async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
-            await server.serve(ours, record=path, task_status=task_status)
-
         with trio.fail_after(SESSION_SECONDS_MAX):
             async with trio.open_nursery() as web:
                 url = await external_calls.start_latency_server(web)
-                async with trio.open_nursery() as nursery:
-                    session = await nursery.start(serve)
+                async with scripted_session(server, path) as (peer, session):
                     await ScriptedClient(program, protocol_version, peer, url).run()
                     if program.ending == "closed":
                         session.shut("closed")
-                    await peer.aclose()
                 web.cancel_scope.cancel()
 
     trio.run(main, clock=TickClock())

@@ -52,6 +52,10 @@ import trio
 import trio.testing
 from mutations import Edit, drawn, edits
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripted_sessions import scripted_session
+
 from mcp_trio import Server
 from mcp_trio._journal.records import BEGINS_STEP, HAS_WAITED, NOW, ValueBody, decode_body
 from mcp_trio._replay.trace import Trace, is_untracked_call, load_trace, message_fields
@@ -59,7 +63,6 @@ from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import body_bytes, replay
 from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 HERE: Final = Path(__file__).resolve().parent
 EXAMPLES: Final = HERE.parents[1] / "mcp_trio" / "examples"
@@ -326,16 +329,8 @@ def standing_still_for_threads(clock: trio.testing.MockClock) -> Generator[None]
 
 
 async def _serve_and_call(subject: Subject, server: Server, path: Path) -> None:
-    ours, theirs = memory_pair()
-    peer = WirePeer(theirs)
-
-    async def serve(*, task_status: trio.TaskStatus[Any]) -> None:
-        await server.serve(ours, record=path, task_status=task_status)
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve)
+    async with scripted_session(server, path) as (peer, _):
         await _Client(subject, peer).run()
-        await peer.aclose()
 
 
 @attrs.define(eq=False)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 HOME: Final = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(HOME))
+sys.path += [str(HOME), str(HOME / "tools")]
 
 from observed_replay import NotingServer, recorded_actions  # noqa: E402
 

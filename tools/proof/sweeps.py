@@ -17,13 +17,15 @@ from typing import Final, get_args
 import attrs
 import trio
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripted_sessions import scripted_session
+
 from mcp_trio import Server, effect
 from mcp_trio._replay.schedules import Strategy
-from mcp_trio._session.session import Session
 from mcp_trio.examples.ticket_desk import make_desk
 from mcp_trio.recording import SweepReport, TickClock, sweep
 from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 SESSION_SECONDS_MAX: Final = 10.0
 
@@ -134,18 +136,10 @@ def record(path: Path, server: Server, talk: Talk) -> None:
     """Record a session."""
 
     async def session() -> None:
-        ours, theirs = memory_pair()
-        peer = WirePeer(theirs)
-
-        async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
-            await server.serve(ours, record=path, task_status=task_status)
-
         with trio.fail_after(SESSION_SECONDS_MAX):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(serve)
+            async with scripted_session(server, path) as (peer, _):
                 await peer.handshake()
                 await talk(peer)
-                await peer.aclose()
 
     trio.run(session, clock=TickClock())
 

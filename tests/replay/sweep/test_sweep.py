@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 import trio
+from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._cli.replay import sweep_summary
@@ -18,8 +19,6 @@ from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 from mcp_trio.limits import Limits
 from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, UntrackedCall, sweep
-from mcp_trio.testing import WirePeer
-from mcp_trio.transports import memory_pair
 
 SCHEDULES = 20
 
@@ -280,12 +279,8 @@ def effects(tmp_path):
     path = tmp_path / "effects.mcprec.jsonl"
 
     async def session():
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: effectful_server().serve(ours, record=path))
-            peer = WirePeer(theirs)
-            await ask_everything(peer, None)
-            await peer.aclose()
+        async with scripted_session(effectful_server(), path) as ends:
+            await ask_everything(*ends)
 
     trio.run(session)
     return path
@@ -376,10 +371,7 @@ def test_a_thread_may_be_slow_in_the_recorded_order(tmp_path):
     path = tmp_path / "paces.mcprec.jsonl"
 
     async def session():
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: pacing_server().serve(ours, record=path))
-            peer = WirePeer(theirs)
+        async with scripted_session(pacing_server(), path) as (peer, _):
             await peer.handshake()
             for number, pace in enumerate([("a", 0), ("b", 40)], 1):
                 arguments = dict(zip(["name", "milliseconds"], pace, strict=True))
@@ -388,7 +380,6 @@ def test_a_thread_may_be_slow_in_the_recorded_order(tmp_path):
             await peer.receive_many(2)
             await peer.send_request("tools/call", {"name": "order"}, id=3)
             assert "aaabbb" in str(await peer.receive())
-            await peer.aclose()
 
     trio.run(session)
     assert sweep(path, pacing_server, schedules=1).differences == ()
