@@ -7,8 +7,6 @@ import pickle
 import pkgutil
 import pydoc
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import attrs
@@ -18,6 +16,7 @@ import pytest
 import mcp_trio
 from mcp_trio import Client, ClientGroup, Limits, Server, Subscription
 from mcp_trio._public_names import lazy_names
+from tests.processes import loaded_by
 
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
@@ -48,17 +47,6 @@ FACES = [
     "transports",
 ]
 DEFINING = ["errors", "limits", "types"]
-
-
-def loaded_by(code):
-    """The names of the modules that a fresh interpreter has loaded after `code`."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return set(done.stdout.split())
 
 
 def test_mcp_trio_http_loads_each_part_when_it_is_used():

@@ -23,7 +23,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 

@@ -34,17 +34,7 @@ from mcp_trio._cli.output import (
 from mcp_trio._journal.records import KINDS
 from mcp_trio.errors import RecordingError
 from mcp_trio.types import ProgressParams
-
-
-def modules_after(code):
-    shown = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    return {name.split(".")[0] for name in shown.stdout.split()}
+from tests.processes import loaded_by
 
 
 def test_the_version_is_that_of_the_package(invoke):
@@ -118,12 +108,12 @@ def test_importing_the_main_module_runs_nothing():
 
 
 def test_importing_the_command_line_imports_no_library():
-    assert modules_after("import mcp_trio._cli").isdisjoint({"click", "trio", "rich", "msgspec"})
+    assert loaded_by("import mcp_trio._cli").isdisjoint({"click", "trio", "rich", "msgspec"})
 
 
 @pytest.mark.slow
 def test_run_over_stdio_imports_no_rich_and_no_http():
-    loaded = modules_after(
+    loaded = loaded_by(
         "import mcp_trio._cli.commands, mcp_trio._cli.serve, mcp_trio._cli.options, mcp_trio._server.stdio"
     )
     assert loaded.isdisjoint({"rich", "httpx2", "h11", "hypercorn", "zstandard", "re2"})
@@ -136,7 +126,7 @@ from click.testing import CliRunner
 from mcp_trio._cli.commands import commands
 assert "complete" in CliRunner().invoke(commands, ["--help"]).output
 """
-    assert "trio" not in modules_after(code)
+    assert "trio" not in loaded_by(code)
 
 
 def test_the_help_names_every_kind_of_record(invoke):

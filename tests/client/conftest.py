@@ -1,8 +1,6 @@
 """Servers to connect to: in memory with tools of the test, scripted, and as subprocesses."""
 
 import contextlib
-import sys
-from pathlib import Path
 
 import attrs
 import pytest
@@ -18,6 +16,7 @@ from mcp_trio._session.session import Session
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
+from tests.processes import python
 
 OLD = ("2024-11-05",)
 """The protocol versions of tests with the oldest one only."""
@@ -247,11 +246,6 @@ for line in sys.stdin:
 """
 
 
-def python(code):
-    """The command of a subprocess that runs `code` and starts fast."""
-    return [sys.executable, "-S", "-E", "-c", code]
-
-
 @pytest.fixture
 def program():
     """The command of a server without any of our code; see PROGRAM."""
@@ -261,18 +255,6 @@ def program():
 def text_of_result(result):
     """The text of a tool's result."""
     return result.content[0].text
-
-
-def is_alive(pid):
-    """Return whether a process runs; False for a zombie that its parent has not reaped yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def open_descriptors():
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def running_tasks():

@@ -30,8 +30,9 @@ from mcp_trio.hosts import ToolHints, display_name, tool_hints
 from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import ALL, QUICK, connected, is_alive, python, text, text_of_result
+from tests.client.conftest import ALL, QUICK, connected, text, text_of_result
 from tests.client.stateless import LEGACY, STATELESS, error, legacy_client, stateless_client
+from tests.processes import is_alive, python
 
 TEXT = {"type": "text", "text": "ebb"}
 TOOL = {"name": "tide", "inputSchema": {}}

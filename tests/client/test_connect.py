@@ -45,12 +45,12 @@ from tests.client.conftest import (
     Bench,
     call_that_is_lost,
     connected,
-    open_descriptors,
     running_tasks,
     text,
     text_of_result,
 )
 from tests.client.stateless import LEGACY, STATELESS
+from tests.processes import open_descriptors
 from tests.story import Story
 from tests.transports.http.scripted_server import (
     EVENTS,

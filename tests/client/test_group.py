@@ -30,13 +30,11 @@ from tests.client.conftest import (
     QUICK,
     Bench,
     call_that_is_lost,
-    is_alive,
-    open_descriptors,
-    python,
     running_tasks,
     text,
     text_of_result,
 )
+from tests.processes import is_alive, open_descriptors, python
 
 TOOLS_ONLY = t.ServerCapabilities(tools=t.ToolsCapability())
 

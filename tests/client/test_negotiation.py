@@ -25,7 +25,7 @@ from mcp_trio.hosts import VersionMemory
 from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import QUICK, python, text_of_result
+from tests.client.conftest import QUICK, text_of_result
 from tests.client.stateless import (
     CAN_ALL,
     DISCOVERED,
@@ -35,6 +35,7 @@ from tests.client.stateless import (
     played,
     stateless_client,
 )
+from tests.processes import python
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,

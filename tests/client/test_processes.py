@@ -20,25 +20,11 @@ from mcp_trio.limits import HttpLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import SharedRecording
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import (
-    OLD,
-    PROGRAM,
-    QUICK,
-    is_alive,
-    open_descriptors,
-    python,
-    running_tasks,
-    text_of_result,
-)
+from tests.client.conftest import OLD, PROGRAM, QUICK, running_tasks, text_of_result
 from tests.client.stateless import DISCOVERED, LEGACY, STATELESS, Played
+from tests.processes import is_alive, open_descriptors, python, until_gone
 
 DEAF = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
-
-
-async def until_gone(pid):
-    with trio.fail_after(5):
-        while is_alive(pid):
-            await trio.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from mcp_trio.examples.ticket_desk import buy_two, make_desk
 from mcp_trio.examples.weather import server
 from mcp_trio.recording import open_recording, read_recording, replay, replay_async, sweep
 from mcp_trio.transports import memory_pair
-from tests.client.conftest import open_descriptors
+from tests.processes import open_descriptors
 from tests.transports.channel_pairs import named_pipes_in
 
 

@@ -1,7 +1,6 @@
 """A proxy in this process, between a scripted server and a scripted host."""
 
 import os
-import sys
 from contextlib import asynccontextmanager
 
 import attrs
@@ -17,8 +16,6 @@ from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.recording import Damage, Record, body_bytes, open_recording, read_recording
 from tests.proxy.between import between
 from tests.transports.http.conftest import certificate  # noqa: F401  a fixture
-
-PYTHON = [sys.executable, "-S", "-E", "-c"]
 
 
 @attrs.define(kw_only=True)
@@ -68,12 +65,6 @@ def recorded():
         return Recorded(records=items)
 
     return read
-
-
-@pytest.fixture
-def python():
-    """The command that runs some code."""
-    return lambda code, *arguments: [*PYTHON, code, *map(str, arguments)]
 
 
 @attrs.define(kw_only=True)

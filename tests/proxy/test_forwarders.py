@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import attrs
 import pytest
@@ -34,19 +33,13 @@ from mcp_trio._transports.descriptors import Descriptor
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import memory_pair
+from tests.processes import is_alive, python
 
 PIPE_BYTES = 65_536
 PAGE_BYTES = 4096
 
 ECHO = "import os\nwhile chunk := os.read(0, 65536): os.write(1, chunk)"
 QUICK = Limits(shutdown=ShutdownLimits(close_seconds=0.1, terminate_seconds=0.1, kill_seconds=2))
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def until(is_so):
@@ -89,7 +82,7 @@ def test_any_bytes_in_any_chunks_pass_unchanged_and_the_recording_gives_them_bac
     assert session.counts["in_bytes"] == session.counts["out_bytes"] == len(b"".join(chunks))
 
 
-async def test_half_a_line_is_forwarded_before_its_end(open_proxy, python, path, recorded):
+async def test_half_a_line_is_forwarded_before_its_end(open_proxy, path, recorded):
     async with open_proxy(python(ECHO), path) as host:
         await host.stdin.write(b'{"half')
         assert await host.stdout.read() == b'{"half'
@@ -118,9 +111,7 @@ class Witness(Descriptor):
         return taken
 
 
-async def test_a_line_is_recorded_before_its_last_byte_is_forwarded(
-    open_proxy, python, path, recorded
-):
+async def test_a_line_is_recorded_before_its_last_byte_is_forwarded(open_proxy, path, recorded):
     def stream(direction):
         return recorded(path).stream(direction)
 
@@ -138,7 +129,7 @@ async def test_a_line_is_recorded_before_its_last_byte_is_forwarded(
 @pytest.mark.slow
 @pytest.mark.real_time
 async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
-    open_proxy, python, path, recorded
+    open_proxy, path, recorded
 ):
     line = b"x" * 999 + b"\n"
     code = "import os\nfor _ in range(4000): os.write(1, b'x' * 999 + b'\\n')"
@@ -153,9 +144,7 @@ async def test_a_host_that_does_not_read_stops_the_server_and_loses_nothing(
 
 
 @pytest.mark.real_time
-async def test_a_server_that_does_not_read_blocks_the_host_but_not_its_own_output(
-    open_proxy, python, path
-):
+async def test_a_server_that_does_not_read_blocks_the_host_but_not_its_own_output(open_proxy, path):
     code = """
 import os, time
 os.write(1, b'talk')
@@ -173,7 +162,7 @@ while os.read(0, 65536): pass
         assert await host.read_all() == b"more"
 
 
-async def test_a_message_of_4_mib_is_forwarded(open_proxy, python, path, recorded):
+async def test_a_message_of_4_mib_is_forwarded(open_proxy, path, recorded):
     frame = encode_body({"jsonrpc": "2.0", "id": 1, "method": "x" * 4 * MIB}) + b"\n"
     async with open_proxy(python(ECHO), path) as host, trio.open_nursery() as nursery:
 
@@ -192,9 +181,7 @@ async def test_a_message_of_4_mib_is_forwarded(open_proxy, python, path, recorde
 
 
 @pytest.mark.real_time
-async def test_the_end_of_the_host_is_forwarded_to_a_slow_server(
-    open_proxy, python, path, recorded
-):
+async def test_the_end_of_the_host_is_forwarded_to_a_slow_server(open_proxy, path, recorded):
     code = """
 import sys, time
 data = sys.stdin.buffer.read()
@@ -213,7 +200,7 @@ sys.exit(4)
 
 
 @pytest.mark.real_time
-async def test_a_server_may_close_its_stdout_and_read_on(open_proxy, python, path, recorded):
+async def test_a_server_may_close_its_stdout_and_read_on(open_proxy, path, recorded):
     code = """
 import os, sys, time
 os.write(1, b'bye')
@@ -231,9 +218,7 @@ os._exit(len(data))
 
 
 @pytest.mark.slow
-async def test_a_host_that_stops_reading_breaks_the_servers_pipe(
-    open_proxy, python, path, recorded
-):
+async def test_a_host_that_stops_reading_breaks_the_servers_pipe(open_proxy, path, recorded):
     code = """
 import os, signal
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -248,9 +233,7 @@ except BrokenPipeError:
     assert recorded(path).marks() == {"exited": 9}
 
 
-async def test_a_server_that_stops_reading_breaks_the_hosts_pipe(
-    open_proxy, python, path, recorded
-):
+async def test_a_server_that_stops_reading_breaks_the_hosts_pipe(open_proxy, path, recorded):
     code = "import os, time\nos.close(0)\nos.write(1, b'closed')\ntime.sleep(60)"
     async with open_proxy(python(code), path, limits=QUICK) as host:
         assert await host.stdout.read() == b"closed"
@@ -262,7 +245,7 @@ async def test_a_server_that_stops_reading_breaks_the_hosts_pipe(
     assert recorded(path).cause == "signal"
 
 
-async def test_a_stdin_that_cannot_be_read_is_at_its_end(open_proxy, python, path, recorded):
+async def test_a_stdin_that_cannot_be_read_is_at_its_end(open_proxy, path, recorded):
     async with open_proxy(["cat"], path) as host:
         os.dup2(os.open("/", os.O_RDONLY), host.proxy.host_in.fd)
         host.stdin.close()
@@ -270,7 +253,7 @@ async def test_a_stdin_that_cannot_be_read_is_at_its_end(open_proxy, python, pat
     assert recorded(path).marks() == {"exited": 0}
 
 
-async def test_the_last_output_of_a_dying_server_is_forwarded(open_proxy, python, path, recorded):
+async def test_the_last_output_of_a_dying_server_is_forwarded(open_proxy, path, recorded):
     code = "import os\nos.write(1, b'{}\\n' + b'x' * 60000)\nos.kill(os.getpid(), 9)"
     async with open_proxy(python(code), path) as host:
         await host.stdin.write(b"half a line")
@@ -297,7 +280,7 @@ os._exit(sum(received))
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_is_forwarded_once(open_proxy, python, path, recorded, number):
+async def test_a_signal_is_forwarded_once(open_proxy, path, recorded, number):
     async with open_proxy(python(COUNTS_SIGNALS), path) as host:
         assert await host.stdout.read() == b"ready"
         host.kill(number)
@@ -323,7 +306,7 @@ time.sleep(60 if is_child else 0.3)
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_terminal_signals_reach_the_children_of_the_server(
-    open_proxy, python, path, tmp_path, number
+    open_proxy, path, tmp_path, number
 ):
     childs = tmp_path / "child"
     async with open_proxy(python(TELLS_SIGNALS, childs), path) as host:
@@ -353,7 +336,7 @@ STUBBORN_UNTIL = {
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("ending", STUBBORN_UNTIL)
-async def test_after_a_signal_a_server_has_little_time(open_proxy, python, path, recorded, ending):
+async def test_after_a_signal_a_server_has_little_time(open_proxy, path, recorded, ending):
     ignored, rungs = STUBBORN_UNTIL[ending]
     async with open_proxy(python(STUBBORN, *map(int, ignored)), path, limits=QUICK) as host:
         assert await host.stdout.read() == b"ready"
@@ -366,7 +349,7 @@ async def test_after_a_signal_a_server_has_little_time(open_proxy, python, path,
 
 @pytest.mark.real_time
 async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
-    open_proxy, python, path, recorded
+    open_proxy, path, recorded
 ):
     code = "import os\nwhile True: os.write(1, b'x' * 65536)"
     limits = Limits(
@@ -381,7 +364,7 @@ async def test_after_a_signal_a_host_that_does_not_read_has_little_time_too(
 
 @pytest.mark.real_time
 async def test_the_death_of_the_parent_closes_stdin_and_then_terminates_the_server(
-    open_proxy, python, path, recorded
+    open_proxy, path, recorded
 ):
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
@@ -406,7 +389,7 @@ os.write(1, str(child.pid).encode())
 
 
 @pytest.mark.real_time
-async def test_processes_left_by_the_server_are_killed(open_proxy, python, path):
+async def test_processes_left_by_the_server_are_killed(open_proxy, path):
     async with open_proxy(python(LEAVES_A_CHILD), path) as host:
         pid = int(await host.read_all())
     await until(lambda: not is_alive(pid))
@@ -414,7 +397,7 @@ async def test_processes_left_by_the_server_are_killed(open_proxy, python, path)
 
 @pytest.mark.real_time
 async def test_a_descendant_elsewhere_that_holds_the_pipes_delays_no_end(
-    open_proxy, python, path, recorded
+    open_proxy, path, recorded
 ):
     async with open_proxy(python(LEAVES_A_CHILD, "apart"), path) as host:
         pid = int(await host.read_all())

@@ -30,6 +30,7 @@ from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MessageLimits, RecordingLimits
 from mcp_trio.recording import Damage, body_bytes, check, open_recording, read_recording
+from tests.processes import python
 from tests.recorder.conftest import Clock
 
 ASKED = {
@@ -320,7 +321,7 @@ def recorded_lines(path):
 @pytest.mark.slow
 @pytest.mark.real_time
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_a_killed_proxy_lost_no_line_that_either_peer_received(tmp_path, python, seed):
+def test_a_killed_proxy_lost_no_line_that_either_peer_received(tmp_path, seed):
     path, received = tmp_path / "killed.mcprec.jsonl", tmp_path / "received"
     process = subprocess.Popen(
         [sys.executable, "-m", "mcp_trio", "record", "-o", path, "--", *python(SERVER, received)],

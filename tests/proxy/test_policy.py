@@ -1,7 +1,6 @@
 """A policy keeps the sessions of a proxy that its rules name, and forgets the others."""
 
 import json
-import sys
 
 import httpx2
 import pytest
@@ -10,6 +9,7 @@ import trio
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server, ToolError
 from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
 from mcp_trio.recording import Catalogue, RecordPolicy, check, open_recording
+from tests.processes import python
 from tests.proxy.bridged import bridged
 from tests.transports.http.scripted_server import (
     INITIALIZE,
@@ -264,7 +264,7 @@ for line in sys.stdin:
 @pytest.mark.parametrize("downstream", ["http", "websocket"])
 async def test_a_session_is_kept_if_the_server_ends_during_a_call(tmp_path, downstream):
     policy = policy_in(tmp_path / "kept")
-    command = [sys.executable, "-S", "-E", "-c", CRASHING_SERVER]
+    command = python(CRASHING_SERVER)
     options = {"protocol_versions": ["2025-11-25"]}
     async with bridged(downstream, command, tmp_path, record=policy) as bridge:
         async with Client(bridge, **options) as client:

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from mcp_trio.limits import MIB
+from tests.processes import python
 
 SECONDS_MAX = 30
 CHUNK_BYTES = 65_536
@@ -73,7 +74,7 @@ class Seen:
 
 
 @pytest.fixture
-def talk(tmp_path, python):
+def talk(tmp_path):
     """Be the host of a server, directly or through the proxy."""
 
     def talk(code, data, *, through=()):
@@ -139,7 +140,7 @@ print(environment, os.getcwd(), ignored, fds, os.umask(0))
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C.UTF-8"}])
-def test_the_environment_of_a_server_is_the_same(through, python, tmp_path, locale):
+def test_the_environment_of_a_server_is_the_same(through, tmp_path, locale):
     """Without a locale Python would add one to the environment; `nohup` ignores a signal."""
     read, write = os.pipe()
     environment = {"TOKEN": "kept", "ODD": "\udcff=", "PATH": os.environ["PATH"]} | locale
@@ -202,7 +203,7 @@ os._exit(len(received) if os.getpgrp() == os.getpid() else 9)
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
-def test_a_signal_to_the_proxy_or_to_its_group_comes_once(through, python, recorded, path, send):
+def test_a_signal_to_the_proxy_or_to_its_group_comes_once(through, recorded, path, send):
     """The server is in no group of the host's: two signals at once may look like one."""
     process = subprocess.Popen(
         [*through, *python(COUNTS_SIGNALS)],
@@ -233,9 +234,7 @@ time.sleep(60)
 
 
 @pytest.mark.real_time
-def test_the_death_of_the_host_ends_the_session_though_the_pipe_stays_open(
-    through, python, recorded, path
-):
+def test_the_death_of_the_host_ends_the_session_though_the_pipe_stays_open(through, recorded, path):
     read, write = os.pipe()
     host = subprocess.Popen(
         [*python(HOLDS_A_PROXY), *through, *python("import os\nos.write(1, b'x')\nos.read(0, 1)")],
@@ -256,7 +255,7 @@ def test_the_death_of_the_host_ends_the_session_though_the_pipe_stays_open(
 
 
 @pytest.mark.real_time
-def test_a_disk_that_is_full_stops_no_byte(talk, python):
+def test_a_disk_that_is_full_stops_no_byte(talk):
     through = [sys.executable, "-m", "mcp_trio", "record", "-o", "/dev/full", "--"]
     direct = talk(SERVERS["echoes"], HOSTS["odd bytes"])
     assert talk(SERVERS["echoes"], HOSTS["odd bytes"], through=through) == direct

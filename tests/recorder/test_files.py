@@ -51,6 +51,7 @@ from mcp_trio.recording import (
     open_recording,
     read_recording,
 )
+from tests.processes import open_descriptors
 from tests.recorder.conftest import FACTS, Clock
 
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -946,10 +947,10 @@ def test_no_more_than_a_line_of_bounded_length_is_read(tmp_path, name):
 def test_a_file_that_another_session_is_recorded_to_is_left_alone(tmp_path):
     first = FileSink(tmp_path / "x")
     first.write(b"first")
-    before = set(Path("/proc/self/fd").iterdir())
+    before = open_descriptors()
     with pytest.raises(OSError, match="another session is being recorded to this file"):
         FileSink(tmp_path / "x")
-    assert set(Path("/proc/self/fd").iterdir()) == before
+    assert open_descriptors() == before
     assert (tmp_path / "x").read_bytes() == b"first"
     first.close()
     FileSink(tmp_path / "x", overwrite=True).close()

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import attrs
 import pytest
@@ -47,6 +46,7 @@ from mcp_trio.recording import (
     replay_async,
 )
 from mcp_trio.transports import memory_pair
+from tests.processes import open_descriptors
 from tests.recorder.conftest import FACTS, Clock
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
@@ -682,10 +682,6 @@ def test_a_failed_sync_that_no_write_has_reported_is_reported_when_it_closes(tmp
     with pytest.raises(OSError, match="Input/output error"):
         sink.close()
     assert open_descriptors() == before
-
-
-def open_descriptors():
-    return {file.name for file in Path("/proc/self/fd").iterdir()}
 
 
 @pytest.mark.real_time

@@ -5,8 +5,6 @@ import dataclasses
 import fractions
 import functools
 import json
-import subprocess
-import sys
 import traceback
 from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
@@ -22,6 +20,7 @@ from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.signatures import ArgumentsError, Signature
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import replay
+from tests.processes import loaded_by
 from tests.server import conftest
 
 Value = TypeVar("Value")
@@ -435,14 +434,11 @@ async def test_values_of_a_converter_replay_to_the_same_bytes(tmp_path, serve):
 @pytest.mark.slow
 def test_cattrs_is_imported_only_if_a_converter_is_given():
     code = """
-import sys
-import traceback
 from mcp_trio import Server
 server = Server("plain")
 @server.tool
 def handler(a: list[int] | None, b: int = 3): pass
 tool = server._registry.tools["handler"]
 assert tool.signature.schema and tool.signature.decode(b'{"a":[1]}') and server._sessions.writer.encode([{1, 2}])
-assert "cattrs" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "cattrs" not in loaded_by(code)

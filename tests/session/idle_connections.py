@@ -2,7 +2,6 @@
 
 import socket
 from contextvars import ContextVar
-from pathlib import Path
 
 import trio
 import trio.testing
@@ -20,10 +19,6 @@ async def settled():
 
 def task():
     return trio.lowlevel.current_task()
-
-
-def open_descriptors():
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 def tasks_living():

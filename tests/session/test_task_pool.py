@@ -26,10 +26,10 @@ from mcp_trio._session.leader_followers import (
     lead,
 )
 from mcp_trio._transports.concurrency import IdleConnection
+from tests.processes import open_descriptors
 from tests.session.idle_connections import (
     NAME,
     Connection,
-    open_descriptors,
     settled,
     task,
     tasks_living,

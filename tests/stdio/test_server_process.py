@@ -11,11 +11,11 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from mcp_trio.limits import DEFAULT_LIMITS
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.slow
 
@@ -118,29 +118,12 @@ def wait_for(path):
     return path.read_text()
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def wait_gone(pid):
     """Wait for the end of a process that is not our child, long before its tool returns."""
     deadline = time.monotonic() + TOOL_SECONDS - GRACE_SECONDS
-    while is_alive(pid) and not is_zombie(pid):
+    while is_alive(pid):
         assert time.monotonic() < deadline, "the process lives on"
         time.sleep(0.02)
-
-
-def is_zombie(pid):
-    """Return whether a process is a zombie, as in containers without an init process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        return stat.rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.mark.requirement("STDIO-06", "STDIO-08", "TRAP-128")

@@ -7,7 +7,6 @@ is handed out as a channel.
 
 import os
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context
@@ -48,6 +47,7 @@ from mcp_trio.transports import (
     open_unix_channel,
     open_websocket_channel,
 )
+from tests.processes import python
 
 LIMITS: Final = Limits(
     messages=MessageLimits(bytes_max=2 * MIB), shutdown=ShutdownLimits(close_seconds=0.1)
@@ -176,8 +176,7 @@ async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen()
-            command = [sys.executable, "-S", "-E", "-c", _RELAY, path]
-            channel = await open_process_channel(command, limits=_PROCESS_LIMITS)
+            channel = await open_process_channel(python(_RELAY, path), limits=_PROCESS_LIMITS)
             accepted, _ = await trio.to_thread.run_sync(listener.accept)
         return channel, _stdio_on_socket(accepted)
 

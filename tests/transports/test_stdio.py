@@ -29,18 +29,13 @@ from mcp_trio._transports.process import StderrTail
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import KIB, MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_process_channel, open_stdio_channel
+from tests.processes import is_alive, open_descriptors, python, until_gone
 
 QUICK = Limits(
     shutdown=ShutdownLimits(close_seconds=0.2, terminate_seconds=0.2, exit_status_seconds=2)
 )
 
-PYTHON = [sys.executable, "-S", "-E", "-c"]
-
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
-
-
-def python(code, *arguments):
-    return [*PYTHON, code, *map(str, arguments)]
 
 
 async def lost(channel):
@@ -50,24 +45,6 @@ async def lost(channel):
             await channel.receive()
         except ConnectionLost as loss:
             return loss
-
-
-def is_alive(pid):
-    """Return whether a process runs; False for a zombie that its parent has not reaped yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def descriptors():
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-
-async def until_gone(pid):
-    with trio.fail_after(5):
-        while is_alive(pid):
-            await trio.sleep(0.01)
 
 
 # The start
@@ -142,7 +119,7 @@ async def test_a_signal_without_a_name_is_reported_by_its_number():
 
 async def test_too_many_open_files_leave_no_descriptor_open(monkeypatch):
     """As many pipes as a process may have, and one more."""
-    before = descriptors()
+    before = open_descriptors()
     pipes = [os.pipe(), os.pipe()]
 
     def pipe():
@@ -153,18 +130,18 @@ async def test_too_many_open_files_leave_no_descriptor_open(monkeypatch):
     monkeypatch.setattr(os, "pipe", pipe)
     with pytest.raises(ConnectionLost, match=r"cannot start .*: Too many open files"):
         await open_process_channel(python(ECHO))
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 async def test_a_failed_start_and_a_closed_channel_leave_no_descriptor_open():
     await (await open_process_channel(python(ECHO))).aclose()
-    before = descriptors()
+    before = open_descriptors()
     with pytest.raises(ConnectionLost):
         await open_process_channel(["/no/such/file"])
     with pytest.raises(ValueError, match="null byte"):
         await open_process_channel(["no\0file"])
     await (await open_process_channel(python(ECHO))).aclose()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 SHOW_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -501,7 +478,7 @@ async def test_killing_an_empty_group_logs_nothing():
     channel._child.kill()
     with pytest.raises(ProcessLookupError):
         os.killpg(channel._child.process.pid, 0)
-    assert subprocess.run([*PYTHON, ""], check=True).returncode == 0
+    assert subprocess.run(python(""), check=True).returncode == 0
 
 
 # The channel of a server.
