@@ -60,8 +60,8 @@ from tests.transports.http.scripted_server import (
     Reply,
     Script,
     event,
-    events,
-    result,
+    streaming,
+    succeed,
 )
 from tests.ways import CONNECTIONS, serving
 
@@ -663,10 +663,6 @@ async def test_a_handler_may_close_the_client_of_its_own_server_object(
 LEGACY_CONNECTION_STATE = ["2025-11-25"]
 
 
-async def empty_result(seen):
-    return result(seen, content=[])
-
-
 @contextlib.asynccontextmanager
 async def asked(answer, **options):
     """A client of a scripted server, not yet connected, and the states that it reported."""
@@ -729,7 +725,7 @@ async def test_a_loss_is_reported_before_the_call_fails(restart, nursery, autoju
 
 
 async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
-    server = Forgetful(answers={"tools/call": empty_result})
+    server = Forgetful(answers={"tools/call": succeed})
     async with asked(server) as (client, states), client:
         assert stands(client) == ("open", "")
         server.forget()
@@ -740,7 +736,7 @@ async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
 
 
 async def test_an_unreachable_server_has_the_state_retrying():
-    server, is_away = Legacy(answers={"tools/call": empty_result}), False
+    server, is_away = Legacy(answers={"tools/call": succeed}), False
 
     async def answer(seen):
         if is_away:
@@ -845,18 +841,13 @@ async def test_a_group_with_restart_may_have_a_server_at_a_url():
 PROTOCOL_VERSIONS = ("2025-11-25",)
 
 
-async def endless(_seen):
-    async def body():
-        yield event(text="", event_id="a-1")
-        await trio.sleep_forever()
-
-    return Reply(200, EVENTS, body())
+endless = streaming(event(text="", event_id="a-1"), ends=False)
 
 
 @contextlib.asynccontextmanager
 async def served(record=None, **options):
     """A server whose tool `add` answers, a client of it, and the requests that came."""
-    server = Forgetful(**{"answers": {"tools/call": empty_result}, **options})
+    server = Forgetful(**{"answers": {"tools/call": succeed}, **options})
     script = Script(server)
     async with (
         httpx2.AsyncClient(transport=script) as http,
@@ -916,7 +907,7 @@ async def test_an_unanswered_call_is_lost_with_its_session(autojump_clock):
     async def never(seen):
         if seen.message["params"]["name"] == "never":
             await trio.sleep_forever()
-        return await empty_result(seen)
+        return await succeed(seen)
 
     async with served(answers={"tools/call": never}) as (server, client, _):
 
@@ -946,7 +937,7 @@ async def test_a_call_whose_answer_had_begun_is_lost_with_its_session():
             calls.start_soon(lost)
             await trio.testing.wait_all_tasks_blocked()
             server.forget()
-            server.answers["tools/call"] = empty_result
+            server.answers["tools/call"] = succeed
             await client.call_tool("add")
 
 
@@ -983,8 +974,7 @@ async def test_the_servers_own_stream_may_report_the_expiry_first(autojump_clock
 
 
 async def test_a_resumed_stream_may_report_the_expiry_and_its_call_is_lost(autojump_clock):
-    async def cut(_seen):
-        return events(event(text="", event_id="a-1"))
+    cut = streaming(event(text="", event_id="a-1"))
 
     async with served() as (server, client, script):
         server.answers["tools/call"] = cut
@@ -997,7 +987,7 @@ async def test_a_resumed_stream_may_report_the_expiry_and_its_call_is_lost(autoj
             calls.start_soon(lost)
             await trio.testing.wait_all_tasks_blocked()
             server.forget()
-        server.answers["tools/call"] = empty_result
+        server.answers["tools/call"] = succeed
         await client.call_tool("add")
     assert sessions_of(script, "tools/call") == ["s-1", "s-2"]
 
@@ -1030,7 +1020,7 @@ async def test_one_recording_file_holds_each_session_as_a_channel(tmp_path):
 
 async def test_the_states_of_each_session_are_reported_from_its_beginning():
     states = []
-    server = Forgetful(answers={"tools/call": empty_result})
+    server = Forgetful(answers={"tools/call": succeed})
     async with (
         httpx2.AsyncClient(transport=Script(server)) as http,
         Client(

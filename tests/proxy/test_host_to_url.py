@@ -35,6 +35,7 @@ from tests.transports.http.scripted_server import (
     events,
     notification_message,
     result,
+    streaming,
 )
 from tests.ways import CONNECTIONS, served
 
@@ -245,12 +246,9 @@ async def test_open_requests_have_time_after_the_hosts_end_of_file(
 
 
 async def test_a_subscription_is_not_waited_for(host_of, autojump_clock):
-    async def listen(seen):
-        async def pieces():
-            yield event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged"})
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, pieces())
+    listen = streaming(
+        event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged"}), ends=False
+    )
 
     async with host_of(
         Modern(answers={"subscriptions/listen": listen}), shutdown=ShutdownLimits(drain_seconds=50)

@@ -39,6 +39,7 @@ from tests.transports.http.scripted_server import (
     json_reply,
     notification_message,
     result,
+    streaming,
 )
 
 STATELESS = "2026-07-28"
@@ -284,8 +285,7 @@ async def test_a_stream_over_the_limit_passes_and_its_record_counts_the_missing_
 ):
     large = event({"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 300}})
 
-    async def answer(seen):
-        return events(large)
+    answer = streaming(large)
 
     async with between(answer, tmp_path, messages=MessageLimits(bytes_max=100)) as proxy:
         exchange = await proxy.ask(CALL)
@@ -409,14 +409,7 @@ async def test_a_body_that_breaks_off_is_a_502(between, tmp_path, files):
 
 
 async def test_a_client_that_goes_away_takes_its_request_with_it(between, tmp_path, files):
-    async def pieces():
-        yield event(LOG)
-        await trio.sleep_forever()
-
-    async def answer(seen):
-        return Reply(200, EVENTS, pieces())
-
-    async with between(answer, tmp_path) as proxy:
+    async with between(streaming(event(LOG), ends=False), tmp_path) as proxy:
         exchange = proxy.begin(STATELESS_CALL)
         await exchange.message()
         (closed,) = proxy.server.closed
@@ -592,15 +585,9 @@ async def test_a_session_forgotten_by_the_server_has_a_complete_file(between, tm
 
 
 async def test_an_unused_session_has_a_complete_file(between, tmp_path, files, autojump_clock):
-    async def listening(seen):
-        return Reply(200, EVENTS, forever())
-
-    async def forever():
-        yield event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
-        await trio.sleep_forever()
-
+    note = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
     server = counted()
-    server.listen = listening
+    server.listen = streaming(note, ends=False)
     async with between(server, tmp_path, http=HttpLimits(session_idle_seconds=60)) as proxy:
         await proxy.ask(INITIALIZE)
         await proxy.ask(INITIALIZE)

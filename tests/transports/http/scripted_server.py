@@ -64,14 +64,30 @@ def event(message=None, *, name=None, event_id=None, retry=None, text=None):
     return ("".join(lines) + f"data: {data or ''}\n\n").encode()
 
 
-def events(*pieces):
-    """A stream of these events, which ends behind them."""
+def events(*pieces, ends=True):
+    """A stream of these events, which ends behind them, or else never."""
 
     async def body():
         for piece in pieces:
             yield piece
+        if not ends:
+            await trio.sleep_forever()
 
     return Reply(200, EVENTS, body())
+
+
+def streaming(*pieces, ends=True):
+    """Answer each request with a stream of these events."""
+
+    async def answer(_seen):
+        return events(*pieces, ends=ends)
+
+    return answer
+
+
+async def succeed(seen):
+    """Answer a call with a result without content."""
+    return result(seen, content=[])
 
 
 def answer_to(seen, **members):
@@ -279,6 +295,14 @@ def notification_message(method, **params):
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
+def call(number):
+    return asking(number, "tools/call", name="add")
+
+
+def stateless_call(number, name="add", **arguments):
+    return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
+
+
 INITIALIZE = asking(0, "initialize", protocolVersion="2025-11-25", capabilities={})
 INITIALIZED = notification_message("notifications/initialized")
 
@@ -302,6 +326,14 @@ async def next_item(channel, *, seconds=5):
     with trio.fail_after(seconds):
         (item,) = await channel.receive()
     return json.loads(item) if isinstance(item, bytes) else item
+
+
+async def next_items(channel, count):
+    """Return the next items of one or several batches, until they are so many."""
+    items = []
+    while len(items) < count:
+        items += await channel.receive()
+    return items
 
 
 async def in_session(channel):

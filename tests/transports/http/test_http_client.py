@@ -38,35 +38,25 @@ from tests.transports.http.scripted_server import (
     Script,
     answer_to,
     asking,
+    call,
     connected,
     error,
     event,
     events,
     in_session,
     next_item,
+    next_items,
     notification_message,
     result,
     serve,
+    stateless_call,
+    streaming,
+    succeed,
 )
 
 ANSWER = b'{"jsonrpc":"2.0","id":"s-1","result":{}}'
 NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"n": 1}}
 LEGACY_ONLY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-
-
-def call(number):
-    return asking(number, "tools/call", name="add")
-
-
-async def succeed(seen):
-    return result(seen, content=[])
-
-
-def streaming(*pieces):
-    async def answer(_seen):
-        return events(*pieces)
-
-    return answer
 
 
 # Sessions
@@ -148,12 +138,7 @@ async def test_a_404_to_a_request_ends_the_session():
     async def forgotten(seen):
         return error(seen, -32001, "Session not found", status=404)
 
-    async def endless(_seen):
-        async def body():
-            await trio.sleep_forever()
-            yield b""
-
-        return Reply(200, EVENTS, body())
+    endless = streaming(ends=False)
 
     answers = {"tools/call": forgotten, "prompts/get": endless}
     async with connected(Legacy(answers=answers)) as (channel, script):
@@ -353,12 +338,7 @@ async def test_a_standalone_stream_without_response_headers_is_waited_for_in_bou
 
 @pytest.mark.requirement("HTTP-26")
 async def test_a_legacy_cancellation_is_sent_and_closes_the_stream():
-    async def endless(_seen):
-        async def body():
-            yield event(text="", event_id="1")
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
+    endless = streaming(event(text="", event_id="1"), ends=False)
 
     async with connected(Legacy(answers={"tools/call": endless})) as (channel, script):
         await in_session(channel)
@@ -501,17 +481,10 @@ def server_of_all_requests():
     async def listen(seen):
         if "last-event-id" in seen.headers:
             return events(event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}}))
-        return Reply(200, EVENTS, _silence())
+        return events(b": nothing yet\n\n", ends=False)
 
-    async def cut(_seen):
-        return events(event(text="", event_id="a-1", retry=1))
-
+    cut = streaming(event(text="", event_id="a-1", retry=1))
     return Legacy(answers={"tools/call": cut}, listen=listen)
-
-
-async def _silence():
-    yield b": nothing yet\n\n"
-    await trio.sleep_forever()
 
 
 async def send_all_requests(http, url=URL):
@@ -711,7 +684,7 @@ async def test_a_stream_that_breaks_is_resumed_with_both_libraries(library, auto
     async def listen(seen):
         if "last-event-id" in seen.headers:
             return events(event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}}))
-        return Reply(200, EVENTS, _silence())
+        return events(b": nothing yet\n\n", ends=False)
 
     script = Script(Legacy(answers={"tools/call": breaking}, listen=listen))
     async with library.AsyncClient(transport=script) as http:
@@ -1130,20 +1103,15 @@ def test_an_exception_of_on_state_is_logged(caplog):
 # The HTTP client channel with a stateless server: broken connections and oversized messages.
 
 
-def call_client_losses(number, name="add", **arguments):
-    return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
-
-
 # Broken streams and cancelled requests
 
 
 @pytest.mark.requirement("MHTTP-25")
 async def test_a_stateless_stream_that_ends_before_the_answer_is_not_resumed(autojump_clock):
-    async def cut(_seen):
-        return events(event(text="", event_id="e-1", retry=1))
+    cut = streaming(event(text="", event_id="e-1", retry=1))
 
     async with connected(Modern(answers={"tools/call": cut})) as (channel, script):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         lost = await next_item(channel)
 
     assert lost.id == 1
@@ -1153,15 +1121,10 @@ async def test_a_stateless_stream_that_ends_before_the_answer_is_not_resumed(aut
 
 @pytest.mark.requirement("MHTTP-13", "CANC-13")
 async def test_a_stateless_request_is_cancelled_by_closing_its_stream():
-    async def endless(_seen):
-        async def body():
-            yield b": begun\n\n"
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
+    endless = streaming(b": begun\n\n", ends=False)
 
     async with connected(Modern(answers={"tools/call": endless})) as (channel, script):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         await trio.testing.wait_all_tasks_blocked()
         assert not script.closed[0].is_set()
         await channel.send([notification_message("notifications/cancelled", requestId=1)])
@@ -1195,11 +1158,11 @@ async def test_a_network_error_fails_only_the_request_in_flight(fault, kind):
 
     on_state = lambda *state: states.append(state)  # noqa: E731
     async with connected(Modern(answers={"tools/call": answer}), on_state=on_state) as (channel, _):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         lost = await next_item(channel)
         assert channel.state == "retrying"
         assert "http://mcp.test/mcp" in channel.reason
-        await channel.send([call_client_losses(2)])
+        await channel.send([stateless_call(2)])
         assert (await next_item(channel))["id"] == 2
         assert channel.state == "open"
 
@@ -1212,7 +1175,7 @@ async def test_an_unexpected_exception_fails_the_request_and_is_logged(caplog):
         raise KeyError("mine")
 
     async with connected(Modern(answers={"tools/call": raising})) as (channel, _):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         lost = await next_item(channel)
 
     assert type(lost.error) is ConnectionLost
@@ -1228,7 +1191,7 @@ async def test_an_error_after_the_answer_fails_no_request(caplog):
         return Reply(200, EVENTS, body())
 
     async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         assert (await next_item(channel))["id"] == 1
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0) as nothing:
@@ -1248,10 +1211,8 @@ async def test_an_event_over_the_limit_is_reported_and_the_stream_is_read_on(aut
 
     limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
-        await channel.send([call_client_losses(1)])
-        items = []
-        while len(items) < 2:
-            items += await channel.receive()
+        await channel.send([stateless_call(1)])
+        items = await next_items(channel, 2)
 
     assert isinstance(items[0], Oversized)
     assert json.loads(items[1])["id"] == 1
@@ -1263,10 +1224,8 @@ async def test_a_stream_that_ends_after_an_event_over_the_limit_names_the_limit(
 
     limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
-        await channel.send([call_client_losses(1)])
-        items = []
-        while len(items) < 2:
-            items += await channel.receive()
+        await channel.send([stateless_call(1)])
+        items = await next_items(channel, 2)
 
     assert isinstance(items[0], Oversized)
     assert "after a message over limits.messages.bytes_max before the response arrived" in str(
@@ -1280,7 +1239,7 @@ async def test_a_body_over_the_limit_is_reported_and_fails_its_request():
 
     limits = Limits(messages=MessageLimits(bytes_max=1000))
     async with connected(Modern(answers={"tools/call": large}), limits=limits) as (channel, _):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         oversized, lost = await channel.receive()
 
     assert isinstance(oversized, Oversized)
@@ -1303,7 +1262,7 @@ async def test_streams_are_read_no_faster_than_the_session_receives(autojump_clo
 
     limits = Limits(messages=MessageLimits(chunk_bytes=2000))
     async with connected(Modern(answers={"tools/call": endless}), limits=limits) as (channel, _):
-        await channel.send([call_client_losses(1)])
+        await channel.send([stateless_call(1)])
         await trio.testing.wait_all_tasks_blocked()
         assert len(given) < 10
         arrived = []
@@ -1348,10 +1307,6 @@ async def succeed_client_sockets(seen):
 
 async def streamed(seen):
     return events(event(answer_to(seen, content=[], resultType="complete")))
-
-
-def call_client_sockets(number, name="add"):
-    return asking(number, "tools/call", STATELESS, name=name)
 
 
 class Counted:
@@ -1466,7 +1421,7 @@ async def test_a_body_over_the_limit_is_not_read_to_its_end(nursery):
 
     url = await nursery.start(serve, Modern(answers={"tools/call": endless}))
     channel = await open_http_channel(url, limits=Limits(messages=MessageLimits(bytes_max=10_000)))
-    await channel.send([call_client_sockets(1)])
+    await channel.send([stateless_call(1)])
     with trio.fail_after(5):
         assert len(await channel.receive()) == 2
     await channel.aclose()
@@ -1484,7 +1439,7 @@ async def test_a_stream_that_waits_for_room_ends_when_the_channel_closes(nursery
 
     url = await nursery.start(serve, Modern(answers={"tools/call": endless}))
     channel = await open_http_channel(url, limits=Limits(messages=MessageLimits(chunk_bytes=1000)))
-    await channel.send([call_client_sockets(1)])
+    await channel.send([stateless_call(1)])
     await trio.sleep(0.1)
     await channel.aclose()
     gc.collect()
@@ -1495,7 +1450,7 @@ async def test_the_system_s_error_is_part_of_the_message(nursery):
     url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
     await listener.aclose()
     channel = await open_http_channel(url)
-    await channel.send([call_client_sockets(1)])
+    await channel.send([stateless_call(1)])
 
     lost = await next_item(channel)
     await channel.aclose()
@@ -1508,7 +1463,7 @@ async def test_a_given_client_is_used_and_stays_open(nursery, library):
     url = await nursery.start(serve, Modern(answers={"tools/call": succeed_client_sockets}))
     async with library.AsyncClient(headers={"x-mine": "1"}, timeout=0.2) as http:
         channel = await open_http_channel(url, http=http)
-        await channel.send([call_client_sockets(1)])
+        await channel.send([stateless_call(1)])
         assert (await next_item(channel))["id"] == 1
         await channel.aclose()
 
@@ -1524,7 +1479,7 @@ async def test_the_read_timeout_of_a_given_client_is_ignored(nursery, library):
     url = await nursery.start(serve, Modern(answers={"tools/call": slow}))
     async with library.AsyncClient(timeout=0.1) as http:
         channel = await open_http_channel(url, http=http)
-        await channel.send([call_client_sockets(1)])
+        await channel.send([stateless_call(1)])
         assert (await next_item(channel))["id"] == 1
         await channel.aclose()
 
@@ -1542,7 +1497,7 @@ async def test_many_requests_are_in_flight_at_once(nursery):
 
     url = await nursery.start(serve, Modern(answers={"tools/call": together}))
     channel = await open_http_channel(url)
-    await channel.send([call_client_sockets(number) for number in range(110)])
+    await channel.send([stateless_call(number) for number in range(110)])
     answered = 0
     with trio.fail_after(20):
         while answered < 110:
@@ -1556,7 +1511,7 @@ async def test_a_channel_outlives_the_nursery_it_was_opened_in(nursery):
         short.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             channel = await open_http_channel(url)
-    await channel.send([call_client_sockets(1)])
+    await channel.send([stateless_call(1)])
     assert (await next_item(channel))["id"] == 1
     await channel.aclose()
 
@@ -1578,7 +1533,7 @@ async def test_an_interrupt_in_the_channel_s_task_is_raised_in_the_main_task(
 
     async with httpx2.AsyncClient(transport=Interrupted()) as http:
         channel = await open_http_channel("http://mcp.test/", http=http)
-        await channel.send([call_client_sockets(1)])
+        await channel.send([stateless_call(1)])
         with trio.fail_after(5):
             (lost,) = await channel.receive()
             assert await channel.receive() == []
@@ -1594,7 +1549,7 @@ def test_a_run_may_end_with_a_channel_open():
         async with trio.open_nursery() as nursery:
             url = await nursery.start(serve, Modern(answers={"tools/call": succeed_client_sockets}))
             channel = await open_http_channel(url)
-            await channel.send([call_client_sockets(1)])
+            await channel.send([stateless_call(1)])
             await next_item(channel)
             nursery.cancel_scope.cancel()
 

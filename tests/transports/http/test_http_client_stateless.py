@@ -11,7 +11,6 @@ from mcp_trio import Client
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown
 from mcp_trio.transports import Lost
 from tests.transports.http.scripted_server import (
-    EVENTS,
     STATELESS,
     Legacy,
     Modern,
@@ -26,15 +25,10 @@ from tests.transports.http.scripted_server import (
     next_item,
     notification_message,
     result,
+    stateless_call,
+    streaming,
+    succeed,
 )
-
-
-def call(number, name="add", **arguments):
-    return asking(number, "tools/call", STATELESS, name=name, arguments=arguments)
-
-
-async def succeed(seen):
-    return result(seen, content=[])
 
 
 def tool(name, **properties):
@@ -50,7 +44,7 @@ def tool(name, **properties):
 async def test_each_request_is_a_post_with_the_headers_of_its_message():
     async with connected(Modern(answers={"tools/call": succeed})) as (channel, script):
         for number in (1, 2):
-            await channel.send([call(number)])
+            await channel.send([stateless_call(number)])
             assert (await next_item(channel))["id"] == number
 
     assert [seen.method for seen in script.seen] == ["POST", "POST"]
@@ -61,7 +55,7 @@ async def test_each_request_is_a_post_with_the_headers_of_its_message():
     assert headers["mcp-method"] == "tools/call"
     assert headers["mcp-name"] == "add"
     assert "mcp-session-id" not in headers
-    assert script.seen[1].body == call(2)
+    assert script.seen[1].body == stateless_call(2)
 
 
 @pytest.mark.requirement("HDR-09", "HDR-19", "HDR-23")
@@ -73,11 +67,11 @@ async def test_annotated_arguments_of_listed_tools_are_sent_in_headers():
 
     answers = {"tools/list": list_tools, "tools/call": succeed}
     async with connected(Modern(answers=answers)) as (channel, script):
-        await channel.send([call(1, a="x", b="é", c=None)])
+        await channel.send([stateless_call(1, a="x", b="é", c=None)])
         await next_item(channel)
         await channel.send([asking(2, "tools/list", STATELESS)])
         await next_item(channel)
-        await channel.send([call(3, a="x", b="é", c=None)])
+        await channel.send([stateless_call(3, a="x", b="é", c=None)])
         await next_item(channel)
 
     assert "mcp-param-a" not in script.seen[0].headers
@@ -136,7 +130,7 @@ async def test_a_notification_is_sent_with_the_protocol_version_of_the_last_answ
 
     answers = {"tools/call": succeed, "notifications/mine": accept}
     async with connected(Modern(answers=answers)) as (channel, script):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         await next_item(channel)
         await channel.send([notification_message("notifications/mine")])
 
@@ -150,7 +144,7 @@ async def test_users_headers_are_sent_but_never_replace_those_of_the_protocol():
         channel,
         script,
     ):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         await next_item(channel)
 
     assert script.seen[0].headers["x-mine"] == "1"
@@ -172,7 +166,7 @@ async def test_an_answer_is_a_json_body_or_an_event_on_a_stream():
 
     for answer, expected in ((succeed, 1), (streamed, 2)):
         async with connected(Modern(answers={"tools/call": answer})) as (channel, _):
-            await channel.send([call(1)])
+            await channel.send([stateless_call(1)])
             arrived = [await next_item(channel) for _ in range(expected)]
 
         assert arrived[-1] == {"jsonrpc": "2.0", "id": 1, "result": {"content": []}}
@@ -188,7 +182,7 @@ async def test_a_body_of_several_lines_is_received_as_one_line():
         )
 
     async with connected(Modern(answers={"tools/call": pretty})) as (channel, _):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         (message,) = await channel.receive()
 
     assert b"\n" not in message
@@ -201,7 +195,7 @@ async def test_an_error_response_is_the_answer_whatever_the_status(code, status)
         return error(seen, code, status=status)
 
     async with connected(Modern(answers={"tools/call": reject})) as (channel, _):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
 
         assert (await next_item(channel))["error"]["code"] == code
 
@@ -215,12 +209,11 @@ async def test_an_error_with_a_wrong_id_answers_the_request_of_its_post(wrong):
     async def reject(_seen):
         return json_reply(body, 400)
 
-    async def stream(_seen):
-        return events(event({key: body[key] for key in body if key != "id"}))
+    stream = streaming(event({key: body[key] for key in body if key != "id"}))
 
     answers = {"tools/call": reject, "prompts/get": stream}
     async with connected(Modern(answers=answers)) as (channel, _):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         first = await next_item(channel)
         await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
         second = await next_item(channel)
@@ -237,7 +230,7 @@ async def test_any_other_status_fails_the_request_with_that_status(status):
 
     answers = {"tools/call": reject, "prompts/get": succeed}
     async with connected(Modern(answers=answers)) as (channel, _):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         lost = await next_item(channel)
         await channel.send([asking(2, "prompts/get", STATELESS, name="x")])
         assert (await next_item(channel))["id"] == 2
@@ -256,7 +249,7 @@ async def test_redirects_are_reported_and_not_followed():
         return Reply(307, {"location": "http://other.test/mcp"})
 
     async with connected(Modern(answers={"tools/call": elsewhere})) as (channel, script):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         assert "http://other.test/mcp" in str((await next_item(channel)).error)
 
     assert len(script.seen) == 1
@@ -277,7 +270,7 @@ async def test_a_success_without_an_answer_leaves_the_outcome_unknown(reply):
         return reply
 
     async with connected(Modern(answers={"tools/call": strange})) as (channel, _):
-        await channel.send([call(1)])
+        await channel.send([stateless_call(1)])
         item = await received_loss(channel)
 
     assert isinstance(item.error, OutcomeUnknown)
@@ -342,12 +335,7 @@ async def test_a_client_uses_a_stateless_server():
 
 
 async def test_cancelling_a_call_closes_its_stream_at_the_server(autojump_clock):
-    async def endless(_seen):
-        async def body():
-            yield b": begun\n\n"
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
+    endless = streaming(b": begun\n\n", ends=False)
 
     answers = {"tools/call": endless}
     async with connected(Modern(answers=answers)) as (channel, script), Client(channel) as client:
@@ -380,7 +368,7 @@ def test_only_the_log_of_httpx2_contains_the_url_of_requests(caplog):
     async def main():
         answers = {"tools/call": succeed}
         async with connected(Modern(answers=answers), headers={"X-Key": "secret"}) as (channel, _):
-            await channel.send([call(1)])
+            await channel.send([stateless_call(1)])
             await next_item(channel)
 
     with caplog.at_level(logging.DEBUG):

@@ -21,6 +21,7 @@ from tests.transports.http.scripted_server import (
     Reply,
     answer_to,
     asking,
+    call,
     connected,
     error,
     event,
@@ -28,8 +29,11 @@ from tests.transports.http.scripted_server import (
     in_session,
     json_reply,
     next_item,
+    next_items,
     notification_message,
     result,
+    streaming,
+    succeed,
 )
 
 
@@ -218,9 +222,7 @@ async def test_all_messages_are_received_on_the_one_stream():
     more.append(event(note | {"params": {"a": "x" * 2000}}))
     async with connected(Old(more=more), limits=limits) as (channel, _):
         await channel.send([INITIALIZE])
-        items = []
-        while len(items) < 3:
-            items += await channel.receive()
+        items = await next_items(channel, 3)
 
     assert json.loads(items[0]) == note
     assert isinstance(items[1], Oversized)
@@ -309,21 +311,6 @@ async def test_a_client_finds_an_http_sse_server_by_its_url():
 NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"n": 1}}
 
 
-def call(number):
-    return asking(number, "tools/call", name="add")
-
-
-async def succeed(seen):
-    return result(seen, content=[])
-
-
-def streaming(*pieces):
-    async def answer(_seen):
-        return events(*pieces)
-
-    return answer
-
-
 def resumable(*pieces, listen=None):
     """A server whose calls are answered on a stream that ends early; `listen` resumes it."""
     return Legacy(answers={"tools/call": streaming(*pieces)}, listen=listen)
@@ -373,9 +360,7 @@ async def test_a_stream_is_resumed_after_its_last_event_as_long_as_events_come(a
     async with connected(resumable(*pieces, listen=listen)) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
-        items = []
-        while len(items) < 20:
-            items += await channel.receive()
+        items = await next_items(channel, 20)
 
     assert polls == [f"a-{n}" for n in range(20)]
     assert json.loads(items[-1])["id"] == 1
@@ -553,9 +538,7 @@ async def test_a_stream_without_ids_cannot_be_resumed():
     async with connected(resumable(event(NOTE))) as (channel, script):
         await in_session(channel)
         await channel.send([call(1)])
-        items = []
-        while len(items) < 2:
-            items += await channel.receive()
+        items = await next_items(channel, 2)
 
     assert isinstance(items[1], Lost)
     assert len(script.of("GET")) == 1
@@ -567,9 +550,7 @@ async def test_a_stream_with_an_event_over_the_limit_cannot_be_resumed(autojump_
     async with connected(resumable(event(big, event_id="a-1")), limits=limits) as (channel, script):
         await in_session(channel)
         await channel.send([call(1)])
-        items = []
-        while len(items) < 2:
-            items += await channel.receive()
+        items = await next_items(channel, 2)
 
     assert isinstance(items[1], Lost)
     assert len(script.of("GET")) == 1
@@ -580,9 +561,7 @@ async def test_an_empty_event_id_makes_a_stream_not_resumable():
     async with connected(resumable(*pieces)) as (channel, script):
         await in_session(channel)
         await channel.send([call(1)])
-        items = []
-        while len(items) < 3:
-            items += await channel.receive()
+        items = await next_items(channel, 3)
 
     assert isinstance(items[2], Lost)
     assert len(script.of("GET")) == 1
@@ -619,14 +598,12 @@ async def test_a_resumed_stream_has_to_be_an_event_stream(autojump_clock):
 
 @pytest.mark.requirement("HTTP-27", "HTTP-28", "HTTP-35")
 async def test_messages_of_no_request_are_received_on_the_standalone_stream():
-    async def listen(_seen):
-        async def body():
-            yield event(NOTE, event_id="g-1")
-            yield event(NOTE, name="other", event_id="g-2")
-            yield event({"jsonrpc": "2.0", "id": "s-1", "method": "ping"})
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
+    listen = streaming(
+        event(NOTE, event_id="g-1"),
+        event(NOTE, name="other", event_id="g-2"),
+        event({"jsonrpc": "2.0", "id": "s-1", "method": "ping"}),
+        ends=False,
+    )
 
     async with connected(Legacy(listen=listen)) as (channel, script):
         await in_session(channel)
@@ -730,12 +707,7 @@ async def test_an_answer_finishes_its_request_on_any_stream(autojump_clock):
 
         return Reply(200, EVENTS, body())
 
-    async def endless(_seen):
-        async def body():
-            yield event(text="", event_id="a-1")
-            await trio.sleep_forever()
-
-        return Reply(200, EVENTS, body())
+    endless = streaming(event(text="", event_id="a-1"), ends=False)
 
     async with connected(Legacy(listen=listen, answers={"tools/call": endless})) as (
         channel,
@@ -744,9 +716,7 @@ async def test_an_answer_finishes_its_request_on_any_stream(autojump_clock):
         await in_session(channel)
         await channel.send([call(1), call(2)])
         answer.set()
-        items = []
-        while len(items) < 3:
-            items += await channel.receive()
+        await next_items(channel, 3)
         await trio.sleep(3)
 
         assert [stream.is_set() for stream in script.closed] == [False, True, True]
