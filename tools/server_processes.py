@@ -1,4 +1,4 @@
-"""Run the processes of servers: ports, certificates, the wait until they serve, their end; Redis.
+"""Run the processes of servers: ports, the wait until they serve, their end; Redis.
 
 Needs only Python, as some tools run in environments of other packages.
 """
@@ -81,15 +81,6 @@ def last_lines(text: str | bytes) -> str:
     """Return the end of a log, on lines of its own."""
     decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
     return "".join(f"\n{line}" for line in decoded.splitlines()[-LAST_LINES:])
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """Make a self-signed certificate for 127.0.0.1 with openssl; return its file and its key's."""
-    certificate, private_key = folder / "certificate.pem", folder / "key.pem"
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    out = ["-keyout", str(private_key), "-out", str(certificate), "-subj", "/CN=127.0.0.1"]
-    subprocess.run(["openssl", "req", "-x509", *key, *out], check=True, capture_output=True)
-    return certificate, private_key
 
 
 def free_port() -> int:

@@ -1,7 +1,6 @@
 """Metadata documents of clients, and servers that they must not reach."""
 
 import contextlib
-import datetime as dt
 import functools
 import json
 import ssl
@@ -9,9 +8,7 @@ import ssl
 import httpx2
 import pytest
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from certificates import self_signed
 
 from mcp_trio._auth.oauth_clients import ClientDocuments, InvalidClientError, is_document_url
 from tests.auth.authorizing import CALLBACK, CHALLENGE, Site
@@ -171,9 +168,9 @@ def test_other_client_ids_are_no_document(url):
 async def test_the_certificate_has_to_be_for_the_name(tmp_path, nursery):
     """The connection is made to an address, over real TLS."""
     trusted, served = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certfile, keyfile = certificate(tmp_path, "app.example")
-    trusted.load_verify_locations(certfile)
-    served.load_cert_chain(certfile, keyfile)
+    certificate = self_signed(tmp_path, host="app.example")
+    trusted.load_verify_locations(certificate["certfile"])
+    served.load_cert_chain(**certificate)
     listening = functools.partial(trio.serve_ssl_over_tcp, answer_document, 0, served)
     listeners = await nursery.start(functools.partial(listening, host="127.0.0.1"))
     port = listeners[0].transport_listener.socket.getsockname()[1]
@@ -204,33 +201,6 @@ async def answer_document(stream):
         body = json.dumps({"client_id": url, "redirect_uris": [CALLBACK]}).encode()
         head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:"
         await stream.send_all(f"{head} {len(body)}\r\n\r\n".encode() + body)
-
-
-def certificate(folder, name):
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
-    certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    keyfile.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return certfile, keyfile
 
 
 # At the authorization server.

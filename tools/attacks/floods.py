@@ -32,10 +32,10 @@ from harmful_requests import PREFACE
 from measurements import Meter, RunningTarget, running_target
 from target import allow_descriptors
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("interop", "bench")]
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "interop", "bench")]
 
+from certificates import self_signed
 from interop_command import new_table, show
-from server_processes import self_signed
 from socket_wires import FIN, PING, TEXT, handshake, masked
 
 SECONDS: Final = 2.0
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.storm not in storm.name:
             continue
         with tempfile.TemporaryDirectory(prefix="mcp_trio-hostile-") as folder:
-            tls = self_signed(Path(folder)) if storm.has_tls else ()
+            tls = self_signed(Path(folder)).values() if storm.has_tls else ()
             with running_target(storm.host, storm.limits, Path(folder), *tls) as server:
                 latencies, figures = trio.run(measure, server, storm, seconds)
         table.add_row(storm.name, *latencies.cells(), *(f"{figure:.1f}" for figure in figures))

@@ -69,13 +69,13 @@ class RunningTarget:
 
 @contextmanager
 def running_target(
-    transport: str, limits: str, folder: Path, *certificate: Path
+    transport: str, limits: str, folder: Path, *certificate: str
 ) -> Generator[RunningTarget]:
     """Run `target.py` in a process while the block runs, with TLS by a certificate and its key."""
     address = str(folder / "socket") if transport == "unix" else "0"
     options = ["--transport", transport, "--address", address, "--limits", limits]
     if certificate:
-        options += ["--certificate", *map(str, certificate)]
+        options += ["--certificate", *certificate]
     command = [sys.executable, str(HERE / "target.py"), *options]
     with running_server(command, folder / f"{transport}.log") as server:
         url = server.url

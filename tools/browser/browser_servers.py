@@ -13,7 +13,6 @@ from typing import Any, Final
 import trio
 from browser_cases import HOSTS, ON_THE_WAY, TLS_HOSTS, TOKEN, TOOL, Host, Setting, greeting
 from peers import NodeEnvironment
-from server_processes import self_signed
 
 from mcp_trio import Context, Server
 
@@ -82,12 +81,6 @@ def server_with_greeting(greeted: set[str]) -> Server:
         return greeting(name)
 
     return server
-
-
-def certificate(folder: Path) -> Mapping[str, str]:
-    """Return the TLS options of a server with a self-signed certificate."""
-    certfile, keyfile = self_signed(folder)
-    return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
 async def serve_all(

@@ -42,11 +42,11 @@ from browser_servers import (  # noqa: E402
     SANDBOXED,
     Addresses,
     bundle,
-    certificate,
     pages_of,
     serve_all,
     server_with_greeting,
 )
+from certificates import self_signed  # noqa: E402
 from install import ensure  # noqa: E402
 from interop_command import new_table, run_command, show, wrong  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
@@ -165,7 +165,7 @@ async def run_visits(
     with pages_of(folder) as allowed, pages_of(folder) as other, trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             addresses = await serve_all(
-                nursery, server_with_greeting(greeted), allowed, certificate(folder)
+                nursery, server_with_greeting(greeted), allowed, self_signed(folder)
             )
             visits = list(visits_to(addresses, attempts(), allowed=allowed, other=other))
             page_report = await drive_browser(

@@ -1,18 +1,14 @@
 """Hosts on a loopback socket, and a client that shows what goes over the wire."""
 
 import contextlib
-import datetime as dt
 import functools
-import ipaddress
 import ssl
 
 import attrs
 import h11
 import pytest
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from certificates import self_signed
 
 from mcp_trio import Limits
 from mcp_trio._server.sockets import tls_context
@@ -175,32 +171,6 @@ def _resting(respond, listeners, *, limits, task_status):
 def certificate(tmp_path_factory):
     """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
     return self_signed(tmp_path_factory.mktemp("tls"))
-
-
-def self_signed(folder, name="test"):
-    """Make a certificate for 127.0.0.1 in a folder; return the paths of its files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
-    certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = serialization.PrivateFormat.PKCS8
-    keyfile.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, private, serialization.NoEncryption())
-    )
-    return {"certfile": str(certfile), "keyfile": str(keyfile)}
 
 
 # hypercorn waits that long at its stop for a client that has closed its connection.

@@ -14,13 +14,14 @@ import httpx2
 import pytest
 import trio
 import trio.testing
+from certificates import self_signed
 
 from mcp_trio import Client, Context, MCPError, Server
 from mcp_trio._auth.resource_server import ProtectedResource
 from mcp_trio._transports.asgi import request_of
 from mcp_trio.auth import AuthInfo, JWTVerifier, ResourceServer, StaticTokens
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
-from tests.transports.http.conftest import RawClient, pouring, say_hello, self_signed
+from tests.transports.http.conftest import RawClient, pouring, say_hello
 
 SECONDS = 5.0
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -392,7 +393,7 @@ async def test_a_token_that_is_bound_to_a_certificate_is_valid_with_it_only(
 ):
     (tmp_path / "mine").mkdir()
     (tmp_path / "other").mkdir()
-    mine, other = self_signed(tmp_path / "mine", "mine"), self_signed(tmp_path / "other", "other")
+    mine, other = (self_signed(tmp_path / name, name=name) for name in ("mine", "other"))
     authorities = tmp_path / "authorities.pem"
     authorities.write_bytes(
         b"".join(pathlib.Path(each["certfile"]).read_bytes() for each in (mine, other))
@@ -459,7 +460,7 @@ async def test_an_asgi_server_may_pass_certificates_on(certificate, tmp_path, ca
     (tmp_path / "other").mkdir()
     mine, other = (
         pathlib.Path(each["certfile"]).read_text()
-        for each in (certificate, self_signed(tmp_path / "other", "other"))
+        for each in (certificate, self_signed(tmp_path / "other", name="other"))
     )
     resource = ProtectedResource(
         settings=bound_to(certificate["certfile"]).auth, resources=[], path="/mcp"
