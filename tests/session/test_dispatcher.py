@@ -17,6 +17,7 @@ from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.transports import Lost, RelatedMessage
 from tests.session.fake_channels import DirectFakeChannel, FakeChannel
+from tests.session.idle_connections import tasks_living
 
 
 def one_error(answer):
@@ -635,10 +636,6 @@ def begin(nursery, make_session, handshake):
         return session, channel
 
     return start
-
-
-def tasks_living():
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def test_delivered_requests_are_answered_in_the_same_step_with_one_write(begin, message):

@@ -38,10 +38,6 @@ from tests.session.idle_connections import (
 COLOUR = ContextVar("colour", default="none")
 
 
-def tasks_living_task_pool():
-    return trio.lowlevel.current_statistics().tasks_living
-
-
 class Job:
     """A job of a test, which tells what became of it."""
 
@@ -214,28 +210,28 @@ async def test_an_idle_task_keeps_no_reference_to_its_last_job(done):
 
 
 async def test_idle_tasks_end_after_a_while(warm, autojump_clock):
-    before = tasks_living_task_pool()
+    before = tasks_living()
     for _ in range(10):
         warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
-    assert tasks_living_task_pool() == before + 11  # with the task that watches them
+    assert tasks_living() == before + 11  # with the task that watches them
     needed = []
     for _ in range(30):
         needed.append(Job(at_once))
         warm.start_job(needed[-1], copy_context())
         await trio.sleep(1)
     assert len({id(job.task) for job in needed}) == 1
-    assert tasks_living_task_pool() == before + 2
+    assert tasks_living() == before + 2
     await trio.sleep(30)
-    assert tasks_living_task_pool() == before
+    assert tasks_living() == before
 
 
 async def test_the_number_of_idle_tasks_is_limited(warm, autojump_clock):
-    before = tasks_living_task_pool()
+    before = tasks_living()
     for _ in range(_IDLE_TASKS_MAX + 10):
         warm.start_job(Job(lambda: trio.sleep(1)), copy_context())
     await trio.sleep(2)
-    assert tasks_living_task_pool() == before + _IDLE_TASKS_MAX + 1
+    assert tasks_living() == before + _IDLE_TASKS_MAX + 1
 
 
 async def test_a_closed_pool_keeps_no_idle_tasks(autojump_clock):
@@ -370,17 +366,29 @@ async def test_tasks_in_a_nursery_that_was_left_open_are_cancelled(
 # The poller of idle connections.
 
 
+async def start_connections(warm, count, act=None):
+    connections = [Connection(warm, act, f"{number}") for number in range(count)]
+    for connection in connections:
+        warm.start_leader(connection)
+    await settled()
+    return connections
+
+
+def close_ended(connections):
+    """Check that the server has closed all connections, and close the ends of their clients."""
+    assert [each.has_ended for each in connections] == [True] * len(connections)
+    for connection in connections:
+        connection.theirs.close()
+
+
 @pytest.fixture
 async def open_connections(warm):
     """Opens so many, which rest, and closes what is left of them."""
     opened = []
 
     async def open_connections(count, act=None):
-        made = [Connection(warm, act, f"{number}") for number in range(count)]
+        made = await start_connections(warm, count, act)
         opened.extend(made)
-        for connection in made:
-            warm.start_leader(connection)
-        await settled()
         return made
 
     yield open_connections
@@ -676,32 +684,20 @@ async def test_cancellation_closes_a_connection_that_becomes_idle_later(autojump
             await trio.sleep(1)
 
     async with trio.open_nursery() as nursery:
-        warm = TaskPool(nursery)
-        connections = [Connection(warm, finish) for _ in range(2)]
-        for connection in connections:
-            warm.start_leader(connection)
-        await settled()
+        connections = await start_connections(TaskPool(nursery), 2, finish)
         connections[0].send(b"x")
         await settled()
         nursery.cancel_scope.cancel()
-    assert [each.has_ended for each in connections] == [True] * 2
-    for connection in connections:
-        connection.theirs.close()
+    close_ended(connections)
 
 
 async def test_cancellation_closes_all_connections_although_one_is_suspended():
     async with trio.open_nursery() as nursery:
-        warm = TaskPool(nursery)
-        connections = [Connection(warm, lambda _: trio.sleep_forever()) for _ in range(3)]
-        for connection in connections:
-            warm.start_leader(connection)
-        await settled()
+        connections = await start_connections(TaskPool(nursery), 3, lambda _: trio.sleep_forever())
         connections[1].send(b"x")
         await settled()
         nursery.cancel_scope.cancel()
-    assert [each.has_ended for each in connections] == [True] * 3
-    for connection in connections:
-        connection.theirs.close()
+    close_ended(connections)
 
 
 async def test_a_base_exception_propagates_and_closes_all_connections():
@@ -710,25 +706,16 @@ async def test_a_base_exception_propagates_and_closes_all_connections():
 
     with pytest.RaisesGroup(SystemExit):
         async with trio.open_nursery() as nursery:
-            warm = TaskPool(nursery)
-            connections = [Connection(warm, leave) for _ in range(3)]
-            for connection in connections:
-                warm.start_leader(connection)
-            await settled()
+            connections = await start_connections(TaskPool(nursery), 3, leave)
             connections[0].send(b"x")
             await trio.sleep_forever()
-    assert [each.has_ended for each in connections] == [True] * 3
-    for connection in connections:
-        connection.theirs.close()
+    close_ended(connections)
 
 
 async def test_after_the_last_connection_no_task_is_left(warm):
     before = open_descriptors()
     for _ in range(3):
-        connections = [Connection(warm) for _ in range(3)]
-        for connection in connections:
-            warm.start_leader(connection)
-        await settled()
+        connections = await start_connections(warm, 3)
         for connection in connections:
             connection.theirs.close()
         await settled()
