@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from functools import partial
 
 import pytest
 import trio
@@ -19,11 +20,11 @@ async def fetch(key: str) -> int:
     return len(key)
 
 
-async def sell(desk, ctx, key):
+async def sell(desk, ctx, key, *, message="sold"):
     async with ctx.lock("desk"):
         price = await fetch(key)
         desk.sold += 1
-    await ctx.info("sold")
+    await ctx.info(message)
     return price
 
 
@@ -160,12 +161,7 @@ async def sell_unlocked(desk, ctx, key):
     return price
 
 
-async def sell_loudly(desk, ctx, key):
-    async with ctx.lock("desk"):
-        price = await fetch(key)
-        desk.sold += 1
-    await ctx.info("SOLD")
-    return price
+sell_loudly = partial(sell, message="SOLD")
 
 
 def test_each_request_that_differs_is_reported(record, world):

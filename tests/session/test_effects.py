@@ -140,14 +140,16 @@ async def test_a_cancelled_effect_is_recorded_as_cancelled(handle_till_cancelled
     assert story() == {"r5": [COMMAND, ("cxl", None), ("cxl", None)]}
 
 
-async def test_an_effect_of_a_cancelled_handler_does_not_begin(handle, recording, story):
-    async def handler(handling):
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await perform(handling, effect(pytest.fail))
-        return scope.cancelled_caught
+async def perform_when_cancelled(handling):
+    """Return whether an effect that must not run is cancelled in a cancelled scope."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await perform(handling, effect(pytest.fail))
+    return scope.cancelled_caught
 
-    assert await handle(handler, sequencer=recording)
+
+async def test_an_effect_of_a_cancelled_handler_does_not_begin(handle, recording, story):
+    assert await handle(perform_when_cancelled, sequencer=recording)
     assert story() == {"r5": [CANCELLED_COMMAND, ("cxl", None)]}
 
 
@@ -163,13 +165,7 @@ async def test_a_shielded_effect_of_a_cancelled_handler_has_a_result(handle, rec
 
 
 async def test_an_effect_that_does_not_begin_is_not_run_without_a_recording_either(handle):
-    async def handler(handling):
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await perform(handling, effect(pytest.fail))
-        return scope.cancelled_caught
-
-    assert await handle(handler)
+    assert await handle(perform_when_cancelled)
 
 
 async def test_a_result_that_comes_with_a_cancellation_counts(handle, recording, story):
@@ -508,14 +504,8 @@ async def test_a_replay_waits_for_the_recorded_cancellation(serve, call):
 
 
 async def test_the_replay_of_a_cancelled_handler_reports_that_it_was_cancelled_before(handle):
-    async def handler(handling):
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await perform(handling, effect(pytest.fail))
-        return scope.cancelled_caught
-
     sequencer = Scripted("cxl")
-    assert await handle(handler, sequencer=sequencer)
+    assert await handle(perform_when_cancelled, sequencer=sequencer)
     assert sequencer.events == [CANCELLED_COMMAND, ("cxl", None)]
 
 
