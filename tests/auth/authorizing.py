@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import attrs
 
 from mcp_trio.auth import AuthorizationServer, HttpRequest
+from tests.clocks import Clock
 from tests.token_search import plant
 
 ISSUER = "https://tools.example"
@@ -20,6 +21,7 @@ VERIFIER = "v" * 43
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=")
 SECRETS = ("access_token", "refresh_token", "client_secret")
 FORM = "application/x-www-form-urlencoded"
+STARTED = 1_000_000.0  # the time of the clock at first
 
 
 @attrs.define
@@ -58,14 +60,6 @@ async def alice(_request):
 
 
 @attrs.define
-class Clock:
-    now: float = 1_000_000.0
-
-    def __call__(self):
-        return self.now
-
-
-@attrs.define
 class Site:
     """An authorization server, with a clock that stands still."""
 
@@ -75,7 +69,7 @@ class Site:
 
     @classmethod
     def of(cls, *, login=alice, issuer=ISSUER, resource=RESOURCE, **settings):
-        clock = settings.pop("now", Clock())
+        clock = settings.pop("now", Clock(STARTED))
         settings = {"scopes": {"read": "Read notes", "write": "Write <notes>"}, **settings}
         server = AuthorizationServer(login=login, issuer=issuer, now=clock, **settings)
         server.bind("http://127.0.0.1:1", [resource], lambda: ["tool"])

@@ -12,7 +12,8 @@ from joserfc.jws import JWSRegistry
 
 from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.auth import IdentityProvider
-from tests.auth.authorizing import CALLBACK, ISSUER, Clock, Site
+from tests.auth.authorizing import CALLBACK, ISSUER, STARTED, Site
+from tests.clocks import Clock
 
 PROVIDER = "https://id.example"
 KEY = ECKey.generate_key("P-256", {"use": "sig", "alg": "ES256"}, private=True, auto_kid=True)
@@ -88,7 +89,7 @@ class Provider:
             "iss": PROVIDER,
             "sub": "42",
             "aud": "desk",
-            "exp": self.clock.now + 60,
+            "exp": self.clock() + 60,
             "nonce": query["nonce"],
             "email": "ada@example.org",
             **self.claims,
@@ -139,7 +140,7 @@ class Browser:
 
 
 def setting_of(**changes):
-    clock = Clock()
+    clock = Clock(STARTED)
     provider = Provider(clock)
     login = IdentityProvider(
         **{

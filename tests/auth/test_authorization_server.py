@@ -27,6 +27,7 @@ from tests.auth.authorizing import (
     CHALLENGE,
     ISSUER,
     RESOURCE,
+    STARTED,
     VERIFIER,
     Clock,
     Site,
@@ -150,9 +151,9 @@ async def test_a_client_that_did_not_register_refresh_tokens_gets_none(site):
     assert "refresh_token" not in tokens
     reply = await site.refresh(client_id, "x")
     assert reply.problem == (400, "unauthorized_client")
-    site.clock.now += 899
+    site.clock.seconds += 899
     assert await site.is_alive(tokens["access_token"])
-    site.clock.now += 2
+    site.clock.seconds += 2
     assert not await site.is_alive(tokens["access_token"])
 
 
@@ -163,15 +164,15 @@ async def test_a_refresh_token_gives_new_tokens_with_the_same_or_fewer_scopes(si
     assert wide.problem == (400, "invalid_scope")
     other = await site.refresh(client_id, first["refresh_token"], resource="https://other.example")
     assert other.problem == (400, "invalid_target")
-    site.clock.now += 29 * 86_400
+    site.clock.seconds += 29 * 86_400
     second = (await site.refresh(client_id, first["refresh_token"], scope="read")).json
     assert second["scope"] == "read"
     assert second["refresh_token"] != first["refresh_token"]
-    site.clock.now += 29 * 86_400
+    site.clock.seconds += 29 * 86_400
     third = (await site.refresh(client_id, second["refresh_token"], resource=RESOURCE)).json
     assert third["scope"] == "read write"
-    assert claims_of(third["access_token"])["iat"] == int(site.clock.now)
-    site.clock.now += 31 * 86_400
+    assert claims_of(third["access_token"])["iat"] == int(site.clock.seconds)
+    site.clock.seconds += 31 * 86_400
     late = await site.refresh(client_id, third["refresh_token"])
     assert late.problem[0] in {400, 401}
 
@@ -182,12 +183,12 @@ async def test_a_user_logs_in_again_however_often_tokens_are_refreshed():
     client_id = await site.client_id()
     tokens = await site.tokens(client_id)
     for _ in range(3):
-        site.clock.now += 1000
+        site.clock.seconds += 1000
         tokens = (await site.refresh(client_id, tokens["refresh_token"])).json
     assert tokens["expires_in"] == 600
     claims = claims_of(tokens["access_token"])
-    assert claims["exp"] == site.clock.now + 600
-    site.clock.now += 601
+    assert claims["exp"] == site.clock.seconds + 600
+    site.clock.seconds += 601
     late = await site.refresh(client_id, tokens["refresh_token"])
     assert late.problem == (400, "invalid_grant")
     assert not await site.is_alive(tokens["access_token"])
@@ -211,7 +212,7 @@ async def test_a_revoked_token_ends_its_grant(site):
 
 
 async def test_keys_clients_and_grants_outlive_a_restart(tmp_path):
-    clock, path = Clock(), tmp_path / "auth.sqlite"
+    clock, path = Clock(STARTED), tmp_path / "auth.sqlite"
     before = Site.of(storage=path, now=clock)
     client_id = await before.client_id()
     tokens = await before.tokens(client_id)
@@ -239,29 +240,29 @@ async def signed_by(site, client_id):
 
 @pytest.mark.requirement("AUTH-28", "AUTHX-28")
 async def test_keys_are_replaced_and_stay_published_while_their_tokens_are_valid(tmp_path):
-    clock, path = Clock(), tmp_path / "auth.sqlite"
+    clock, path = Clock(STARTED), tmp_path / "auth.sqlite"
     days = 86_400
     site = Site.of(storage=path, now=clock, key_seconds=30 * days)
     other = Site.of(storage=path, now=clock, key_seconds=30 * days)  # another process
     client_id = await site.client_id(redirect_uris=[CALLBACK], grant_types=["authorization_code"])
     (first,) = await published(site)
-    clock.now += 30 * days - 1
+    clock.seconds += 30 * days - 1
     client_id = await site.client_id()
     assert (await signed_by(site, client_id))[0] == first
     assert await published(other) == [first]
-    clock.now += 1
+    clock.seconds += 1
     assert await published(site) == [first, (second := (await published(site))[1])]
     assert (await signed_by(site, client_id))[0] == first  # the second is published first
-    clock.now += 60
+    clock.seconds += 60
     assert await published(other) == [first, second]
-    clock.now += 839
+    clock.seconds += 839
     key, last = await signed_by(other, client_id)
     assert key == first
-    clock.now += 1
+    clock.seconds += 1
     assert (await signed_by(other, client_id))[0] == second
-    clock.now += 898
+    clock.seconds += 898
     assert (await other.server.verify(last)).subject == "alice"
-    clock.now += 62
+    clock.seconds += 62
     assert await published(site) == await published(other) == [second]
     for each in (site, other):
         each.server.storage.close()
@@ -415,7 +416,7 @@ async def test_registrations_are_bounded_and_unused_ones_end():
     first, second = await site.client_id(), await site.client_id()
     assert (await site.register()).problem == (503, "temporarily_unavailable")
     await site.tokens(first)
-    site.clock.now += 86_401
+    site.clock.seconds += 86_401
     assert (await site.authorize(first)).status == 303
     assert (await site.authorize(second)).status == 400
     assert (await site.register()).status == 201
@@ -500,7 +501,7 @@ async def test_consent_is_remembered_for_a_user_a_client_and_scopes():
     user[0] = "bob"
     assert (await site.authorize(client_id, scope="read")).status == 200
     user[0] = "alice"
-    site.clock.now += 300 * 86_400
+    site.clock.seconds += 300 * 86_400
     assert (await site.authorize(await site.client_id(), scope="read")).status == 200
 
 
@@ -630,10 +631,10 @@ async def test_a_code_is_for_one_client_verifier_address_and_minute(site):
     ):
         reply = await site.redeem(**{"client_id": client_id, "code": code, **form})
         assert reply.problem == (400, "invalid_grant")
-    site.clock.now += 59
+    site.clock.seconds += 59
     assert (await site.redeem(client_id, code, redirect_uri=None)).status == 200
     late = await site.code(client_id)
-    site.clock.now += 60
+    site.clock.seconds += 60
     assert (await site.redeem(client_id, late)).problem == (400, "invalid_grant")
 
 
@@ -702,7 +703,7 @@ async def test_a_consent_page_is_used_once_within_ten_minutes(site):
     assert (await site.decide(page)).status == 303
     assert (await site.decide(page)).status == 403
     late = await site.authorize(await site.client_id())
-    site.clock.now += 600
+    site.clock.seconds += 600
     assert (await site.decide(late)).status == 403
 
 

@@ -16,9 +16,10 @@ from mcp_trio.auth import (
     ResourceServer,
     trusted_client,
 )
-from tests.auth.authorizing import CALLBACK, ISSUER, RESOURCE, Clock, Site, alice, claims_of
+from tests.auth.authorizing import CALLBACK, ISSUER, RESOURCE, Site, alice, claims_of
 from tests.auth.conftest import ISSUER as PROVIDER
 from tests.auth.conftest import NOW
+from tests.clocks import Clock
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"

@@ -50,7 +50,7 @@ async def test_a_user_allows_access_here_and_logs_in_at_the_provider(setting):
     page = await browser.get(target_of(await site.client_id()))
     assert "Signed in as</dt><dd>42" in page.text
     assert (await browser.decide(page)).location[1]["code"]
-    site.clock.now += 8 * 3600
+    site.clock.seconds += 8 * 3600
     page = await browser.get(target_of(await site.client_id()))
     assert "Next you sign in at" in page.text
 

@@ -35,17 +35,6 @@ from tests.auth.scripted_provider import (
 )
 
 
-class Wall:
-    """The time of day."""
-
-    @property
-    def now(self):
-        return time.time()
-
-
-WALL = Wall()
-
-
 @pytest.fixture
 def setting():
     return setting_of(keeps_tokens=True)
@@ -63,9 +52,9 @@ async def test_a_token_is_renewed_before_it_expires(setting):
     login = site.server.login
     user = await user_of(site, provider)
     assert (await login.token_of(user)).value == "access-token-1"
-    site.clock.now += 239
+    site.clock.seconds += 239
     assert (await login.token_of(user)).value == "access-token-1"
-    site.clock.now += 1
+    site.clock.seconds += 1
     assert (await login.token_of(user)).value == "access-token-2"
     assert (await login.token_of(user)).value == "access-token-2"
     forms = [each.content.decode() for each in provider.requests if each.url.path == "/token"]
@@ -74,7 +63,7 @@ async def test_a_token_is_renewed_before_it_expires(setting):
     # A provider need not replace the refresh token.
     provider.tokens = {"refresh_token": None}
     for _ in range(2):
-        site.clock.now += 300
+        site.clock.seconds += 300
         await login.token_of(user)
     assert "refresh_token=refresh-token-2" in provider.requests[-1].content.decode()
 
@@ -85,7 +74,7 @@ async def test_a_login_that_the_provider_has_ended_ends_all_its_tokens_here(sett
     login = site.server.login
     client_id, tokens = await tokens_of(site, provider)
     user = await site.server.verify(tokens["access_token"])
-    site.clock.now += 300
+    site.clock.seconds += 300
     provider.refused = {"error": "invalid_grant"}
     with pytest.raises(AccessDenied, match=r"the login at https://id\.example has ended"):
         await login.token_of(user)
@@ -112,12 +101,12 @@ async def test_a_provider_that_is_away_ends_no_login(setting, caplog):
     login = site.server.login
     user = await user_of(site, provider)
     provider.refused = {"error": "temporarily_unavailable"}
-    site.clock.now += 250
+    site.clock.seconds += 250
     assert (await login.token_of(user)).value == "access-token-1"
     requests = len(provider.requests)
     assert (await login.token_of(user)).value == "access-token-1"
     assert len(provider.requests) == requests  # the next try is later
-    site.clock.now += 50
+    site.clock.seconds += 50
     with pytest.raises(RequestError, match="gives no token now"):
         await login.token_of(user)
     provider.refused = None
@@ -130,14 +119,14 @@ async def test_a_token_without_a_refresh_token_is_used_until_it_expires(setting)
     login = site.server.login
     provider.tokens = {"refresh_token": None}
     user = await user_of(site, provider)
-    site.clock.now += 299
+    site.clock.seconds += 299
     assert (await login.token_of(user)).value == "access-token-1"
-    site.clock.now += 1
+    site.clock.seconds += 1
     with pytest.raises(AccessDenied, match="has ended"):
         await login.token_of(user)
     provider.tokens |= {"expires_in": None}
     forever = await user_of(site, provider)
-    site.clock.now += 600
+    site.clock.seconds += 600
     assert (await login.token_of(forever)).value == "access-token-2"
 
 
@@ -164,7 +153,7 @@ async def test_of_many_calls_one_renews_a_token(setting, autojump_clock):
     async def use():
         found.append((await login.token_of(user)).value)
 
-    site.clock.now += 300
+    site.clock.seconds += 300
     async with trio.open_nursery() as nursery:
         nursery.start_soon(use)
         await slow.started.wait()
@@ -176,7 +165,7 @@ async def test_of_many_calls_one_renews_a_token(setting, autojump_clock):
     assert found == ["access-token-2"] * 4
     # Before the old token has expired, the others use it.
     slow = SlowRenewal(login)
-    site.clock.now += 250
+    site.clock.seconds += 250
     async with trio.open_nursery() as nursery:
         nursery.start_soon(use)
         await slow.started.wait()
@@ -190,7 +179,7 @@ async def test_a_cancelled_call_keeps_the_token_that_was_just_issued(setting):
     site, provider = setting
     login = site.server.login
     user = await user_of(site, provider)
-    site.clock.now += 300
+    site.clock.seconds += 300
     slow = SlowRenewal(login)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(login.token_of, user)
@@ -313,7 +302,7 @@ def user_at(provider):
 
 async def used(folder, calls):
     """Record calls of a user; return the results, the provider, and the tokens of the client."""
-    provider = Provider(clock=WALL)
+    provider = Provider(clock=time.time)
     server = files_server(provider)
     store = MemoryTokenStore()
     results = []

@@ -23,6 +23,7 @@ from mcp_trio.auth import (
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.http import MemoryStore
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
+from tests.clocks import Clock
 
 
 def now():
@@ -457,16 +458,9 @@ KEY = jwk.ECKey.generate_key("P-256")
 OTHER = jwk.ECKey.generate_key("P-256")
 
 
-class Clock:
-    time = NOW
-
-    def __call__(self):
-        return self.time
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(NOW)
 
 
 async def check(dpop, proof, *, key=KEY):
@@ -528,18 +522,18 @@ async def test_a_proof_by_another_key_is_rejected(clock):
 async def test_a_proof_is_accepted_once(clock):
     dpop, proof = DPoP(now=clock), proof_of(KEY)
     await check(dpop, proof)
-    for clock.time in (NOW, NOW + 60):
+    for clock.seconds in (NOW, NOW + 60):
         with pytest.raises(InvalidProofError, match="used before"):
             await check(dpop, proof)
-    await check(dpop, proof_of(KEY, iat=clock.time))
+    await check(dpop, proof_of(KEY, iat=clock.seconds))
 
 
 async def test_used_proofs_are_forgotten_when_they_are_too_old_to_be_accepted(clock):
     dpop = DPoP(now=clock)
     for number in range(10):
         await check(dpop, proof_of(KEY, jti=str(number)))
-    clock.time += 120
-    await check(dpop, proof_of(KEY, iat=clock.time))
+    clock.seconds += 120
+    await check(dpop, proof_of(KEY, iat=clock.seconds))
     assert len(dpop._used_until) == 1
 
 
@@ -559,9 +553,9 @@ async def test_a_nonce_is_valid_for_some_time(clock):
     for wrong in (None, "", "é", 7, nonce[:-2], DPoP(now=clock).nonce()):
         with pytest.raises(NonceNeededError):
             await check(dpop, proof_of(KEY, nonce=wrong))
-    clock.time += 61
+    clock.seconds += 61
     with pytest.raises(NonceNeededError):
-        await check(dpop, proof_of(KEY, iat=clock.time, nonce=nonce))
+        await check(dpop, proof_of(KEY, iat=clock.seconds, nonce=nonce))
 
 
 def test_algorithms_with_a_shared_secret_are_rejected():

@@ -30,8 +30,8 @@ from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MessageLimits, RecordingLimits
 from mcp_trio.recording import Damage, body_bytes, check, open_recording, read_recording
+from tests.clocks import Clock
 from tests.processes import python
-from tests.recorder.conftest import Clock
 
 ASKED = {
     "jsonrpc": "2.0",

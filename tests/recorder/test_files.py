@@ -51,8 +51,9 @@ from mcp_trio.recording import (
     open_recording,
     read_recording,
 )
+from tests.clocks import Clock
 from tests.processes import open_descriptors
-from tests.recorder.conftest import FACTS, Clock
+from tests.recorder.conftest import FACTS
 
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 

@@ -46,8 +46,9 @@ from mcp_trio.recording import (
     replay_async,
 )
 from mcp_trio.transports import memory_pair
+from tests.clocks import Clock
 from tests.processes import open_descriptors
-from tests.recorder.conftest import FACTS, Clock
+from tests.recorder.conftest import FACTS
 
 OPEN = encode_body(OpenBody(transport="t", role="server", name="n", version="1", started="s"))
 LIMITS = Limits(

@@ -5,7 +5,6 @@ import secrets
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-import attrs
 import msgspec
 import pytest
 import trio
@@ -22,6 +21,7 @@ from mcp_trio._session.handler_journal import FinishedOperation, OperationId
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
+from tests.clocks import Clock
 from tests.server.rounds import NOT_VALID
 
 KEY = bytes(range(32))
@@ -317,14 +317,6 @@ def test_every_invalid_state_has_the_same_error():
 # States that are used once.
 
 
-@attrs.define
-class Clock:
-    now: float = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.mark.requirement("MRTR-23")
 async def test_a_store_lets_a_state_be_used_once():
     store = MemoryStore(now=Clock())
@@ -351,13 +343,13 @@ async def test_a_full_store_drops_expired_states_and_otherwise_rejects():
     clock = Clock()
     store = MemoryStore(2, now=clock)
     await store.take("a", seconds=10, client="anna")
-    clock.now = 5.0
+    clock.seconds = 5.0
     await store.take("b", seconds=10, client="anna")
 
     with pytest.raises(RequestError, match="states_max=2"):
         await store.take("c", seconds=10, client="anna")
     assert not await store.take("a", seconds=10, client="anna")
-    clock.now = 10.0
+    clock.seconds = 10.0
 
     assert await store.take("c", seconds=10, client="anna")
     assert not await store.take("b", seconds=10, client="anna")
@@ -382,7 +374,7 @@ async def test_expired_replies_make_room_in_a_store():
         await store.take(key, seconds=10, client="anna")
         await store.keep(key, b"1234", seconds=10)
         await store.keep(key, b"1", seconds=10)
-        clock.now += 5.0
+        clock.seconds += 5.0
     for key in "cd":
         await store.take(key, seconds=10, client="anna")
         await store.keep(key, b"1234567", seconds=10)
@@ -395,7 +387,7 @@ async def test_the_reply_to_a_state_that_was_dropped_is_not_kept_and_takes_no_pl
     clock = Clock()
     store = MemoryStore(1, now=clock)
     await store.take("a", seconds=10, client="anna")
-    clock.now = 10.0
+    clock.seconds = 10.0
     await store.take("b", seconds=10, client="anna")  # which drops the expired one
     await store.keep("a", b"1", seconds=10)
     assert await store.kept("a") is None

@@ -5,19 +5,12 @@ import logging
 import pytest
 
 from mcp_trio._transports.peer_log import KINDS_MAX, PeerLog
-
-
-class Clock:
-    def __init__(self):
-        self.seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
+from tests.clocks import Clock
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

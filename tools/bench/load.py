@@ -291,10 +291,10 @@ class ServerUnderLoad:
 
 
 def cpu_seconds_of(process: int) -> float:
-    """Return the CPU time of a process so far, after a wait for the kernel to have counted all of it.
+    """Return the CPU time of a process so far, after a wait until the kernel has counted it.
 
-    The kernel counts a thread's time when the thread goes to sleep, and at each tick while it runs. A
-    process that has just answered is often still on its way to sleep.
+    The kernel counts a thread's time when the thread goes to sleep, and at each tick while it runs.
+    A process that has just answered is often still on its way to sleep.
     """
     time.sleep(_TICK_SECONDS_MAX)
     return time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)

@@ -37,8 +37,8 @@ from mcp_trio.middleware import CacheResults
 from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay, replay_live
 from mcp_trio.testing import allow_access
 from mcp_trio.transports import open_websocket_channel
-from tests.auth.authorizing import Clock
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
+from tests.clocks import Clock
 from tests.server.http.conftest import call, hello, request, site_of, text
 
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
@@ -976,7 +976,7 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
         granted = OAuthClient(client_id="c"), "grant", grant, []
         return json.loads((await endpoints._token_response(*granted, now)).body)["access_token"]
 
-    good = await token(endpoints, url, clock.now)
+    good = await token(endpoints, url, clock.seconds)
     async with httpx2.AsyncClient() as http:
 
         async def status(token):
@@ -987,9 +987,9 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
         foreign = await token(other.auth.verifier.endpoints, other_url, time.time())
         assert await status(foreign) == 401
         assert await status(f"{good}x") == 401
-        clock.now += 1000
+        clock.seconds += 1000
         assert await status(good) == 401
-        clock.now -= 1000
+        clock.seconds -= 1000
         await endpoints.end_grant("grant")
         assert await status(good) == 401
         challenge = await http.post(url, json={})
