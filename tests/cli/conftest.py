@@ -16,20 +16,13 @@ from types import SimpleNamespace
 import pytest
 import trio
 from click.testing import CliRunner
+from server_processes import free_port
 
 from mcp_trio._cli.commands import commands
 from mcp_trio._cli.options import ListenAttempt
 from mcp_trio._journal.records import RecordEncoder, encode_body
 from tests import ways
-
-OPEN = {
-    "format_version": 2,
-    "transport": "memory",
-    "role": "server",
-    "name": "hand",
-    "version": "1",
-    "started": "2026-11-21T00:00:00+00:00",
-}
+from tests.written_recordings import OPEN
 
 # The first request of a host, and the headers of its requests over HTTP.
 HELLO = {
@@ -57,6 +50,18 @@ def kept(tmp_path_factory):
         client=folder / "weather-client.mcprec.jsonl",
         stdout=done.stdout,
     )
+
+
+@pytest.fixture
+def unused_url(tmp_path):
+    """URLs at which no server listens, by way."""
+    port = free_port()
+    return {
+        "http": f"http://127.0.0.1:{port}/mcp",
+        "websocket": f"ws://127.0.0.1:{port}/ws",
+        "unix": f"unix:{tmp_path}/no-such-socket",
+        "tcp": f"tcp://127.0.0.1:{port}",
+    }
 
 
 @pytest.fixture

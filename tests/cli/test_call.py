@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -619,14 +618,6 @@ def url(serve):
     return serve(some_server())
 
 
-@pytest.fixture
-def unused_url():
-    """A URL where no server listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    return f"http://127.0.0.1:{port}/mcp"
-
-
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
 def test_all_four_commands_take_a_url(invoke, url, protocol_version):
     version_option = ("--protocol-version", protocol_version)
@@ -787,10 +778,10 @@ def test_an_invalid_url_is_a_usage_error(invoke, word, tmp_path):
 
 
 def test_an_unreachable_http_server_is_reported_in_one_line(invoke, unused_url):
-    shown = invoke("list", unused_url)
+    shown = invoke("list", unused_url["http"])
     assert (shown.exit_code, shown.stdout) == (1, "")
     assert shown.stderr.count("\n") == 1
-    assert shown.stderr.startswith(f"cannot connect to {unused_url}: ")
+    assert shown.stderr.startswith(f"cannot connect to {unused_url['http']}: ")
 
 
 @pytest.mark.parametrize("url", ["unix:/nowhere", "tcp://127.0.0.1:1", "ws://127.0.0.1:1/ws"])
@@ -813,7 +804,7 @@ def test_a_wrong_path_is_reported_in_one_line(invoke, url):
 
 
 def test_secrets_in_a_url_are_not_printed(invoke, unused_url):
-    shown = invoke("list", unused_url.replace("//", f"//me:{SECRET}@") + f"?key={SECRET}")
+    shown = invoke("list", unused_url["http"].replace("//", f"//me:{SECRET}@") + f"?key={SECRET}")
     assert shown.exit_code == 1
     assert SECRET not in shown.stderr
 

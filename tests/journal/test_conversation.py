@@ -10,15 +10,8 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.records import RecordEncoder, encode_body
 from mcp_trio.errors import RecordingError
+from tests.written_recordings import OPEN
 
-OPEN = {
-    "format_version": 2,
-    "transport": "memory",
-    "role": "server",
-    "name": "hand",
-    "version": "1",
-    "started": "2026-11-21T00:00:00+00:00",
-}
 IN = {"client": "out", "server": "in", "proxy": "in"}
 OUT = {"client": "in", "server": "out", "proxy": "out"}
 

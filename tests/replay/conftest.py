@@ -16,13 +16,14 @@ from proof.observed_replay import NotingServer, recorded_actions
 from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Limits, Server
-from mcp_trio._journal.records import FORMAT_VERSION, RecordEncoder, encode_body
+from mcp_trio._journal.records import RecordEncoder, encode_body
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import NothingCompared, ReplayDivergence
 from mcp_trio.limits import RequestLimits, ShutdownLimits
 from mcp_trio.recording import open_recording, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
+from tests.written_recordings import OPEN
 
 
 def replayed(path, server, *, number=0, mode="strict"):
@@ -256,15 +257,6 @@ def path(tmp_path):
 
 # Conversations by hand, and live servers that follow a script.
 
-OPENED = {
-    "format_version": FORMAT_VERSION,
-    "transport": "memory",
-    "role": "proxy",
-    "name": "hand",
-    "version": "1",
-    "started": "2026-11-21T00:00:00+00:00",
-}
-
 
 @pytest.fixture
 def recording_of(tmp_path):
@@ -275,7 +267,7 @@ def recording_of(tmp_path):
 
     def write(*messages, **opened):
         encoder = RecordEncoder()
-        records = [encoder.record("open", encode_body(OPENED | opened), 0)]
+        records = [encoder.record("open", encode_body(OPEN | {"role": "proxy"} | opened), 0)]
         time_ns = 0
         for who, message, *seconds in messages:
             time_ns += int(1e9 * sum(seconds))

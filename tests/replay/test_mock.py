@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import socket
 from pathlib import Path
 
 import httpx2
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from server_processes import free_port
 
 from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError
 from mcp_trio._journal.conversation import conversation
@@ -766,8 +766,7 @@ async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
     path = RECORDINGS / "weather.mcprec.jsonl"
     with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/no-socket"):
         await replay_live_async(path, f"unix:{tmp_path}/no-socket")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):
         await mock_client(path, f"tcp://127.0.0.1:{port}")
 

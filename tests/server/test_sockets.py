@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import attrs
 import httpx2
 import pytest
 import trio
+from server_processes import free_port
 
 from mcp_trio import Client, ConnectionLost, Context, Limits, Server
 from mcp_trio._protocol.websocket import CloseCode
@@ -433,8 +433,7 @@ async def test_a_server_dials_until_its_hub_listens():
         states.append(state)
         reasons.append(why)
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     async with nursery_for_a_while() as nursery:
         url = f"tcp://127.0.0.1:{port}"
         nursery.start_soon(functools.partial(worker().dial, url, state_changed=note))
