@@ -230,7 +230,7 @@ def mounts(session: nox.Session) -> None:
 def browser(session: nox.Session) -> None:
     """Let pages in a headless Chromium use our servers, or check that they are rejected."""
     install(session)
-    session.run("python", "tools/browser/run_browser.py", *session.posargs)
+    session.run("python", "tools/browser/run_browser.py")
 
 
 @nox.session(default=False)

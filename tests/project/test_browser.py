@@ -255,7 +255,7 @@ def test_the_output_of_a_browser_that_fails_is_kept(visiting, monkeypatch):
 def test_a_missing_browser_is_reported_with_what_to_install(visiting, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(SystemExit, match="`apt-get install chromium`"):
-        visiting.visit_all_pages(tmp_path, None, [])
+        visiting.visit_all_pages(tmp_path, [])
 
 
 def test_pages_are_served_and_where_asked_for_in_a_sandbox(places, tmp_path):

@@ -8,7 +8,6 @@ the outcomes; the exit status is 1 if one is not as expected. The npm packages t
 browser are pinned, and installed at the first run; Chromium is the system's.
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -89,7 +88,7 @@ class Visit:
     """An attempt at one host.
 
     Attributes:
-        name: The name that the tool greets, and of the screenshot.
+        name: The name that the tool greets.
         attempt: The attempt.
         host: The implementation that serves the connections.
         page: The address of the page.
@@ -153,9 +152,7 @@ def _name_of(number: int, attempt: Attempt, host: str) -> str:
     return "-".join(words).replace(" ", "-")
 
 
-async def run_visits(
-    folder: Path, chromium: str, pictures: Path | None, problems: list[str]
-) -> list[Outcome]:
+async def run_visits(folder: Path, chromium: str, problems: list[str]) -> list[Outcome]:
     """Serve everything in this process; let a browser make all visits, and a user log in.
 
     The problems of the login are added to `problems`.
@@ -173,13 +170,11 @@ async def run_visits(
                     "executable": chromium,
                     "args": CHROMIUM_OPTIONS,
                     "pages": allowed,
-                    "pictures": None if pictures is None else str(pictures),
                     "atOnce": AT_ONCE,
                     "visits": [visit.order() for visit in visits],
                 }
             )
-            picture = None if pictures is None else pictures / "consent.png"
-            problems += await login_problems(chromium, allowed + PAGE, picture)
+            problems += await login_problems(chromium, allowed + PAGE)
             nursery.cancel_scope.cancel()
     return [
         Outcome(
@@ -206,17 +201,15 @@ async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
     return {each["name"]: each for each in page_report}
 
 
-def visit_all_pages(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
+def visit_all_pages(folder: Path, problems: list[str]) -> list[Outcome]:
     """Install what is missing, and run all visits and the login."""
     chromium = shutil.which(CHROMIUM)
     if chromium is None:
         raise SystemExit(f"{CHROMIUM} is not installed: `apt-get install {CHROMIUM}`")
     ensure(DRIVER)
-    if pictures is not None:
-        pictures.mkdir(parents=True, exist_ok=True)
     subprocess.run([chromium, "--version"], check=True, stderr=subprocess.DEVNULL)
     try:
-        return trio.run(run_visits, folder, chromium, pictures, problems)
+        return trio.run(run_visits, folder, chromium, problems)
     except trio.TooSlowError:
         raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
 
@@ -224,23 +217,17 @@ def visit_all_pages(folder: Path, pictures: Path | None, problems: list[str]) ->
 # A login, from the consent page of our authorization server to a session.
 
 
-async def login_problems(chromium: str, pages: str, picture: Path | None) -> list[str]:
+async def login_problems(chromium: str, pages: str) -> list[str]:
     """Log in with a browser, and return the differences from what is expected.
 
     Args:
         chromium: The path of the browser.
         pages: The origin of another page, which tries to frame the consent page.
-        picture: The path of the screenshot of the consent page, if one is to be taken.
     """
     reports: list[Mapping[str, Any]] = []
 
     async def drive(url: str) -> None:
-        task = {
-            "executable": chromium,
-            "url": url,
-            "framer": pages,
-            "picture": None if picture is None else str(picture),
-        }
+        task = {"executable": chromium, "url": url, "framer": pages}
         done = await trio.run_process(
             DRIVER.start("consent.mjs"), stdin=json.dumps(task).encode(), capture_stdout=True
         )
@@ -330,19 +317,12 @@ def report(outcomes: Sequence[Outcome], seconds: float, problems: Sequence[str] 
     return show(None, found, f"{len(outcomes)} visits, a login, {{}}, {seconds:.0f} s")
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Test our servers with pages in a browser.")
-    parser.add_argument(
-        "--screenshots", metavar="FOLDER", type=Path, help="take a screenshot of every page"
-    )
+def main() -> int:
     problems: list[str] = []
     return run_command(
-        partial(
-            visit_all_pages, pictures=parser.parse_args(arguments).screenshots, problems=problems
-        ),
-        partial(report, problems=problems),
+        partial(visit_all_pages, problems=problems), partial(report, problems=problems)
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

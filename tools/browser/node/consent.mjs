@@ -6,7 +6,7 @@ import { text } from "node:stream/consumers";
 
 import { chromium } from "playwright-core";
 
-const { executable, url, framer, picture } = JSON.parse(await text(process.stdin));
+const { executable, url, framer } = JSON.parse(await text(process.stdin));
 const browser = await chromium.launch({ executablePath: executable });
 
 /** Return the text of the consent page in a frame of another page; empty if it is blocked. */
@@ -29,7 +29,6 @@ await page.goto(url);
 const shown = await page.textContent("body");
 const scripts = await page.locator("script").count();
 const font = await page.evaluate(() => getComputedStyle(document.body).fontFamily);
-if (picture) await page.screenshot({ path: picture, fullPage: true });
 await page.getByRole("button", { name: "Allow" }).click();
 await page.waitForLoadState();
 console.log(JSON.stringify({ framed, shown, scripts, font, errors, reached: page.url() }));

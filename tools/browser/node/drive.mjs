@@ -8,7 +8,7 @@ import { chromium } from "playwright-core";
 const POLL_MS = 10;
 const POLLS_MAX = 100;
 
-const { executable, args, pages, pictures, atOnce, visits } = JSON.parse(await text(process.stdin));
+const { executable, args, pages, atOnce, visits } = JSON.parse(await text(process.stdin));
 
 /** Make all visits of one page, one after the other. */
 async function visitPages(address, visits) {
@@ -21,7 +21,6 @@ async function visitPages(address, visits) {
     const outcome = await page.evaluate((given) => globalThis.visit(given), task);
     if (outcome.result !== "answered") await until(() => statuses.some((status) => status >= 400));
     const shown = await page.textContent("output");
-    if (pictures) await page.screenshot({ path: `${pictures}/${name}.png` });
     console.log(JSON.stringify({ ...outcome, name, shown, statuses, protocols }));
   }
   await page.close();
