@@ -57,6 +57,10 @@ REPORTS: Final = 10  # each so many-th call sends messages
 COUNTS: Final = 4  # each so many-th call counts in `ctx.state`, if it sends no messages
 MESSAGES: Final = 3
 PAUSE_SECONDS: Final = 5.0
+EVERY_SECONDS: Final = 20.0
+"""The time between the ends of two instances."""
+
+LEASE_SECONDS: Final = 6.0
 CALL_SECONDS: Final = 30.0
 
 
@@ -184,11 +188,10 @@ async def disturb(
     instances: Sequence[Instance],
     redis: RedisProcess,
     seconds: float,
-    every: float,
     *,
     is_gentle: bool,
 ) -> None:
-    """End an instance each `every` seconds, in turn, and disturb Redis twice.
+    """End an instance each `EVERY_SECONDS`, in turn, and disturb Redis twice.
 
     If `is_gentle`, instances are only stopped, and Redis goes on: clients must see no error.
     """
@@ -204,9 +207,9 @@ async def disturb(
         await instance.ready()
 
     while True:
-        await trio.sleep(every)
+        await trio.sleep(EVERY_SECONDS)
         elapsed = trio.current_time() - began
-        if elapsed > seconds - every / 2:
+        if elapsed > seconds - EVERY_SECONDS / 2:
             return
         await end(signal.SIGTERM if is_gentle else signal.SIGKILL)
         if due and elapsed > due[0][0]:
@@ -229,20 +232,12 @@ def named(kind: str, count: int) -> str:
     return ",".join(f"{kind}{number}" for number in range(count))
 
 
-def callers(count: int, seconds: float, url: str, sdks: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the commands of the official SDKs."""
-    if "python" in sdks:
-        names = named("python", count)
-        yield [
-            PYTHON_1.python,
-            str(HERE / "python_1_instances_client.py"),
-            url,
-            names,
-            str(seconds),
-        ]
-    if "typescript" in sdks:
-        names = named("typescript", count)
-        yield [*TYPESCRIPT.start("instances_client.mjs"), url, names, str(seconds)]
+def callers(count: int, seconds: float, url: str) -> Iterator[list[str]]:
+    """Yield the commands of the official SDKs, each for so many clients."""
+    python = [PYTHON_1.python, str(HERE / "python_1_instances_client.py")]
+    yield [*python, url, named("python", count), str(seconds)]
+    typescript = TYPESCRIPT.start("instances_client.mjs")
+    yield [*typescript, url, named("typescript", count), str(seconds)]
 
 
 def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> int:
@@ -280,13 +275,11 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
 
 
 @asynccontextmanager
-async def served(
-    redis: RedisProcess, executions: Path, lease_seconds: float, log: int
-) -> AsyncIterator[Any]:
+async def served(redis: RedisProcess, executions: Path, log: int) -> AsyncIterator[Any]:
     """Run Redis, the instances and the balancer within the block."""
     balancer = Balancer()
     instances = [
-        Instance(redis, executions, balancer.port, lease_seconds, log) for _ in range(INSTANCES)
+        Instance(redis, executions, balancer.port, LEASE_SECONDS, log) for _ in range(INSTANCES)
     ]
     redis.start()
     try:
@@ -316,20 +309,16 @@ async def main(options: argparse.Namespace) -> int:
         executions.touch()
         log = 2 if options.verbose else subprocess.DEVNULL
         redis = RedisProcess(folder, keeps_data=True)
-        async with served(redis, executions, options.lease_seconds, log) as (url, instances):
-            sdks = [each for each in options.sdks.split(",") if each]
-            of_each = options.clients // (2 * len(sdks)) if sdks else 0
-            ours = options.clients - of_each * len(sdks)
+        async with served(redis, executions, log) as (url, instances):
+            of_each = options.clients // 4
             end = time.time() + options.seconds
             async with trio.open_nursery() as nursery:
-                for number in range(ours):
+                for number in range(options.clients - 2 * of_each):
                     nursery.start_soon(call_until, url, f"ours{number}", end, calls)
-                if sdks:
-                    for command in callers(of_each, options.seconds, url, sdks):
-                        nursery.start_soon(call_by_sdk, command, calls)
-                seconds, every, is_gentle = options.seconds, options.every, options.rolling
-                end_instances = partial(disturb, is_gentle=is_gentle)
-                nursery.start_soon(end_instances, instances, redis, seconds, every)
+                for command in callers(of_each, options.seconds, url):
+                    nursery.start_soon(call_by_sdk, command, calls)
+                end_instances = partial(disturb, is_gentle=options.rolling)
+                nursery.start_soon(end_instances, instances, redis, options.seconds)
         return summarize(calls, executions, is_gentle=options.rolling)
 
 
@@ -337,9 +326,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--every", type=float, default=20.0, help="seconds between two ends")
-    parser.add_argument("--lease-seconds", type=float, default=6.0)
     parser.add_argument("--rolling", action="store_true", help="only stop instances, by SIGTERM")
     parser.add_argument("--verbose", action="store_true", help="print the logs of instances")
-    parser.add_argument("--sdks", default="python,typescript")
     raise SystemExit(trio.run(main, parser.parse_args()))
