@@ -13,19 +13,15 @@ from hypothesis import strategies as st
 
 from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.session import Session
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
 from mcp_trio.transports import memory_pair
+from tests.session.conftest import Tools, make_connection
 
 pytestmark = pytest.mark.slow
 
 
-# ruff: noqa: ARG002  handlers have one signature
-
-
-BEHAVIOURS = ("quick", "slow", "fails", "rejects", "asks", "chats", "shielded", "huge")
 LIMITS = msgspec.structs.replace(
     DEFAULT_LIMITS,
     requests=RequestLimits(in_flight_max=3, queued_max=4),
@@ -34,67 +30,58 @@ LIMITS = msgspec.structs.replace(
 ENDS = ("peer closes", "we close", "lost", "run on")
 
 
-class Behaving:
-    """An application in which the name of each request chooses the handler's behaviour."""
+# Behaviours of handlers.
 
-    def __init__(self):
-        self.begun = collections.Counter()
 
-    async def handle(self, handling):
-        if handling.request.method.name == "roots/list":
-            return s.ListRootsResult(roots=[])
-        name = handling.request.params.name
-        self.begun[handling.request.id] += 1
-        await getattr(self, name)(handling)
-        return s.CallToolResult(content=[s.TextContent(text=name * (500 if name == "huge" else 1))])
+async def quick(handling):
+    pass
 
-    def on_session_restart(self):
-        pass
 
-    sends_error_texts = False
+async def huge(handling):
+    return "huge" * 500
 
-    def failure_result(self, _request, _text):
-        return None
 
-    def handles_notification(self, method):
-        return True
+async def slow(handling):
+    await trio.sleep(5)
 
-    async def notified(self, method, params):
-        pass
 
-    def on_session_open(self, session):
-        pass
+async def fails(handling):
+    await trio.sleep(1)
+    raise ValueError
 
-    def on_session_close(self):
-        pass
 
-    async def quick(self, handling):
-        pass
+async def rejects(handling):
+    raise RequestError(-1, "no")
 
-    async def huge(self, handling):
-        pass
 
-    async def slow(self, handling):
-        await trio.sleep(5)
+async def asks(handling):
+    await handling.ask("roots/list")
 
-    async def fails(self, handling):
-        await trio.sleep(1)
-        raise ValueError
 
-    async def rejects(self, handling):
-        raise RequestError(-1, "no")
+async def chats(handling):
+    for number in range(5):
+        await handling.progress(number)
+        await trio.sleep(0.5)
 
-    async def asks(self, handling):
-        await handling.ask("roots/list")
 
-    async def chats(self, handling):
-        for number in range(5):
-            await handling.progress(number)
-            await trio.sleep(0.5)
+async def shielded(handling):
+    with trio.CancelScope(shield=True):
+        await trio.sleep(3)
 
-    async def shielded(self, handling):
-        with trio.CancelScope(shield=True):
-            await trio.sleep(3)
+
+BEHAVIOURS = (quick, slow, fails, rejects, asks, chats, shielded, huge)
+
+
+async def list_roots(handling):
+    return s.ListRootsResult(roots=[])
+
+
+def counted(behave, begun):
+    async def handle(handling):
+        begun[handling.request.id] += 1
+        return await behave(handling)
+
+    return handle
 
 
 @attrs.define
@@ -108,7 +95,7 @@ class Ours:
 
 calls = st.builds(
     Ours,
-    behaviour=st.sampled_from(BEHAVIOURS),
+    behaviour=st.sampled_from([each.__name__ for each in BEHAVIOURS]),
     after=st.integers(0, 6),
     patience=st.sampled_from([0.5, 2, 4, 100]),
 )
@@ -118,11 +105,15 @@ async def converse(calls, end, end_at):
     """Run it; return how each call ended, and the messages of both directions."""
     messages = {Role.CLIENT: [], Role.SERVER: []}
     channels = dict(zip(Role, memory_pair(limits=LIMITS), strict=True))
-    applications = {role: Behaving() for role in Role}
-    sessions = {
-        role: Session(tapped(channels[role], messages[role]), connection(role), applications[role])
-        for role in Role
-    }
+    begun = {role: collections.Counter() for role in Role}
+    sessions = {}
+    for role in Role:
+        tools = {each.__name__: counted(each, begun[role]) for each in BEHAVIOURS}
+        sessions[role] = Session(
+            tapped(channels[role], messages[role]),
+            make_connection(role, LIMITS),
+            Tools({"roots/list": list_roots, **tools}),
+        )
     outcomes = collections.defaultdict(list)
 
     async def caller(number, call):
@@ -146,21 +137,10 @@ async def converse(calls, end, end_at):
         for session in sessions.values():
             session.shut("closed")
             await session.ended.wait()
-    return outcomes, messages, sessions, applications
+    return outcomes, messages, sessions, begun
 
 
 ENDINGS = {"we close": ("closed",), "lost": ("lost", ConnectionLost("cable cut"))}
-
-
-def connection(role):
-    return Connection(
-        our_role=role,
-        our_info=s.Implementation(name="x", version="1"),
-        our_capabilities=s.ServerCapabilities(tools=s.ToolsCapability())
-        if role is Role.SERVER
-        else s.ClientCapabilities(roots=s.RootsCapability()),
-        limits=LIMITS,
-    )
 
 
 def tapped(channel, messages):
@@ -196,7 +176,7 @@ async def ignore(params):
     pass
 
 
-def check_conservation(calls, outcomes, messages, sessions, applications):
+def check_conservation(calls, outcomes, messages, sessions, begun):
     """One outcome a call; one answer at most a request; nothing left open anywhere."""
     assert {number: len(ends) for number, ends in outcomes.items()} == dict.fromkeys(
         range(len(calls)), 1
@@ -204,7 +184,7 @@ def check_conservation(calls, outcomes, messages, sessions, applications):
     for role in Role:
         connection = sessions[role].connection
         assert len(connection.outgoing) == len(connection.incoming) == 0
-        assert all(count == 1 for count in applications[role].begun.values())
+        assert all(count == 1 for count in begun[role].values())
         check_frames(messages[role.peer], messages[role])
         counts = connection.counts
         for impossible in ("unknown answer", "malformed", "duplicate id", "out of order"):
