@@ -778,7 +778,3 @@ def _unix_time(text: str) -> float:
 
 def _text_ids(recording: int) -> tuple[int, int]:
     return recording * _TEXTS_MAX, (recording + 1) * _TEXTS_MAX - 1
-
-
-def _text_ids(recording: int) -> tuple[int, int]:
-    return recording * _TEXTS_MAX, (recording + 1) * _TEXTS_MAX - 1
