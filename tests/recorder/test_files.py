@@ -714,7 +714,8 @@ def test_a_failed_write_affects_no_other_write(chunks, rejected):
             continue
         kept.append(chunk)
         assert decompressed(file.data) == b"".join(kept)
-    sink.close()
+    with contextlib.suppress(OSError):  # the end of the frame may be rejected, too
+        sink.close()
     assert file.is_closed
     assert decompressed(file.data) == b"".join(kept)
 
@@ -738,7 +739,10 @@ def test_an_empty_write_after_a_failed_one_leaves_a_compressed_file_readable(tmp
         for data in (b"one\n", b"two\n", b""):
             with contextlib.suppress(OSError):
                 sink.write(data)
-        sink.close()
+        # The third write is the end of the frame.
+        with pytest.raises(OSError) if 3 in rejected else contextlib.nullcontext():
+            sink.close()
+        assert file.is_closed
         path = tmp_path / "x.zst"
         path.write_bytes(file.data)
         assert len(list(open_recording(path))) == 2 - len(rejected & {1, 2})
