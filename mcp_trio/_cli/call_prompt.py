@@ -7,7 +7,6 @@ needed to edit and complete a line, so no other library is used.
 """
 
 import contextlib
-import io
 import itertools
 import re
 import shlex
@@ -26,7 +25,7 @@ from collections.abc import (
 from operator import attrgetter
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
 import attrs
 import click
@@ -69,6 +68,9 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._system import state_folder
 from mcp_trio.errors import MCPError
 from mcp_trio.types import ElicitParams, ElicitResult
+
+if TYPE_CHECKING:
+    import io
 
 # The session, in a thread.
 
@@ -384,9 +386,8 @@ def run_prompt(choices: SessionChoices) -> int:
     with SessionThread(choices) as session:
         prompt = CallPrompt(session)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            if isinstance(sys.stdin, io.TextIOWrapper):
-                # A line that is not UTF-8 fails when it is sent, and the next lines are run.
-                sys.stdin.reconfigure(errors="surrogateescape")
+            # A line that is not UTF-8 fails when it is sent, and the next lines are run.
+            cast("io.TextIOWrapper[Any]", sys.stdin).reconfigure(errors="surrogateescape")
             lines = itertools.takewhile(lambda line: line.strip() != QUIT, sys.stdin)
             statuses = [prompt.run_line(line) for line in lines]
             return int(not all(statuses))
