@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mcp_trio._auth.token_store import TokenStore
 
 CLIENT_SECRET: Final = "MCP_TRIO_CLIENT_SECRET"  # noqa: S105  the name of a variable
+_PIECE_BYTES: Final = 4096
 _SCHEMES: Final = ("http://", "https://")
 
 
@@ -204,14 +205,21 @@ async def _authorize(url: str, *, opens_browser: bool) -> str | None:
     else:
         echo_error(f"open this page in a browser:\n{url}")
 
-    def ask() -> str:
-        text = "then wait, or paste the address of the page at which the browser ends"
-        return str(click.prompt(text, err=True, prompt_suffix=":\n"))
+    echo_error("then wait, or paste the address of the page at which the browser ends:")
+    return await trio.to_thread.run_sync(_read_line, abandon_on_cancel=True)
 
-    try:
-        return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
-    except click.Abort:  # there is no terminal
-        return None
+
+def _read_line() -> str | None:
+    """Return the next line of stdin that is not empty; None if there is none.
+
+    This does not use `sys.stdin`, whose lock a thread holds while it reads: Python is aborted if a
+    thread still holds it when the command ends.
+    """
+    text = b""
+    with suppress(OSError):  # stdin is closed
+        while not (text.strip() and text.endswith(b"\n")) and (piece := os.read(0, _PIECE_BYTES)):
+            text += piece
+    return text.decode(errors="replace").strip() or None
 
 
 @auth_command.command("status", short_help="List the servers with a login.")

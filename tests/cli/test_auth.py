@@ -1,8 +1,12 @@
 """`mcp-trio auth`: a login in a browser, its status, its end, and commands that use it."""
 
+import itertools
 import json
 import re
+import subprocess
+import sys
 import threading
+import webbrowser
 
 import httpx2
 import pytest
@@ -107,28 +111,24 @@ def test_an_authorization_header_takes_the_place_of_the_login(invoke, fake, brow
     assert fake.authorizations()[-1] == "Bearer mine"
 
 
-def test_the_redirect_can_be_pasted(invoke, fake, monkeypatch):
-    pages = []
-
-    def paste(_text, **_options):
-        (url,) = pages
-        return httpx2.get(url, trust_env=False).headers["location"]
-
-    echo = "mcp_trio._cli.auth.echo_error"
-    monkeypatch.setattr(echo, lambda text: pages.append(re.search(r"https?://\S+", text)[0]))
-    monkeypatch.setattr("click.prompt", paste)
-    shown = invoke("auth", "login", fake.server, "--no-browser")
-    assert shown.exit_code == 0, shown.output
+@pytest.mark.parametrize("is_pasted", [True, False])
+def test_the_redirect_can_be_pasted_or_arrives_while_stdin_is_read(fake, is_pasted):
+    command = [sys.executable, "-m", "mcp_trio", "auth", "login", fake.server, "--no-browser"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        shown = itertools.takewhile(lambda line: "paste" not in line, process.stderr)
+        url = re.search(r"https?://\S+", "".join(shown))[0]
+        page = httpx2.get(url, trust_env=False, follow_redirects=not is_pasted)
+        if is_pasted:
+            process.stdin.write(f"\n{page.headers['location']}\n")
+            process.stdin.flush()
+        assert process.wait(30) == 0, process.stderr.read()
     assert fake.logins == 1
 
 
-def test_without_a_browser_the_url_is_printed(invoke, fake, monkeypatch):
-    urls = []
-    monkeypatch.setattr("webbrowser.open", lambda url: urls.append(url) or False)
-    monkeypatch.setattr(
-        "click.prompt",
-        lambda *_arguments, **_options: httpx2.get(urls[0], trust_env=False).headers["location"],
-    )
+def test_without_a_browser_the_url_is_printed(invoke, fake, browser, monkeypatch):
+    urls, browse = [], webbrowser.open
+    monkeypatch.setattr("webbrowser.open", lambda url: urls.append(url) or not browse(url))
     shown = invoke("auth", "login", fake.server)
     assert shown.exit_code == 0, shown.output
     assert urls[0] in shown.stderr
