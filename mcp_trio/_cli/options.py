@@ -152,7 +152,7 @@ def with_header_hint(error: ConnectionLost) -> ConnectionLost:
 def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, str]:
     """Parse headers. Errors do not repeat the values, which are often secrets."""
     from mcp_trio._client.config import expanded
-    from mcp_trio._protocol.http_headers import encoded
+    from mcp_trio._protocol.http_headers import encoded_headers
 
     headers: dict[str, str] = {}
     for text in texts:
@@ -161,7 +161,7 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> M
             raise click.BadParameter("a header must be written as 'Name: value'")
         try:
             value = expanded(value.strip(), name, os.environ)
-            encoded([(name, value)])
+            encoded_headers([(name, value)])
         except (ValueError, LookupError) as error:
             raise click.BadParameter(str(error)) from None
         if name.lower() in map(str.lower, headers):

@@ -1,4 +1,4 @@
-"""HTTP headers: those of a received request, and those that repeat what a message says.
+"""HTTP headers: those of a received request, and those that repeat members of a message.
 
 A stateless POST repeats its protocol version, method and name in headers, so that intermediaries
 can route it without reading the body. A tool can also have arguments sent in headers, by the
@@ -47,8 +47,8 @@ class HttpRequest:
         scheme: `http` or `https`.
         client: The address of the client.
         auth: The client as it has been authenticated.
-        certificate: The thumbprint of the certificate that the client has proved over TLS, as in
-            RFC 8705, section 3.1: the SHA-256 digest in Base64URL; None if there is none.
+        certificate: The thumbprint of the client's TLS certificate, as in RFC 8705, section 3.1:
+            the SHA-256 digest in Base64URL; None if there is none.
     """
 
     method: str
@@ -152,7 +152,7 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?")
 
 
-def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+def encoded_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return headers as they are sent, with names in lower case.
 
     Raises:
@@ -227,7 +227,7 @@ NAME: Final = "Mcp-Name"
 PARAM: Final = "Mcp-Param-"
 """The beginning of the names of parameter headers."""
 
-ANNOTATION: Final = "x-mcp-header"
+_X_MCP_HEADER: Final = "x-mcp-header"
 
 NAME_MEMBERS: Final[Mapping[str, str]] = {
     "tools/call": "name",
@@ -239,7 +239,7 @@ NAME_MEMBERS: Final[Mapping[str, str]] = {
 }
 """By method, the member of its params that `Mcp-Name` repeats."""
 
-Paths: TypeAlias = Mapping[str, tuple[str, ...]]
+ParameterPaths: TypeAlias = Mapping[str, tuple[str, ...]]
 """The parameter headers of a tool: by the name after `Mcp-Param-`, the path of the argument."""
 
 _SHOWN_CHARS_MAX: Final = 100
@@ -258,8 +258,8 @@ class ParameterHeaderError(ValueError):
 
 # The encoding of header values.
 
-_PREFIX: Final = "=?base64?"
-_SUFFIX: Final = "?="
+_BASE64_PREFIX: Final = "=?base64?"
+_BASE64_SUFFIX: Final = "?="
 _SENT_UNCHANGED: Final = re.compile(r"[ -~]*")
 _ALLOWED: Final = re.compile(r"[\t -~]*")  # tabs are allowed, but not sent
 
@@ -269,11 +269,11 @@ def encoded_value(value: str) -> str:
 
     A value that looks like an encoded one is encoded too.
     """
-    is_marked = value.startswith(_PREFIX) and value.endswith(_SUFFIX)
+    is_marked = value.startswith(_BASE64_PREFIX) and value.endswith(_BASE64_SUFFIX)
     has_outer_space = value != value.strip(OUTER_SPACE)
     if not is_marked and not has_outer_space and _SENT_UNCHANGED.fullmatch(value):
         return value
-    return f"{_PREFIX}{base64.b64encode(value.encode()).decode()}{_SUFFIX}"
+    return f"{_BASE64_PREFIX}{base64.b64encode(value.encode()).decode()}{_BASE64_SUFFIX}"
 
 
 def decoded_value(name: str, text: str) -> str:
@@ -285,10 +285,10 @@ def decoded_value(name: str, text: str) -> str:
     """
     if not _ALLOWED.fullmatch(text):
         raise HeaderMismatchError(f"{name} has characters that must be sent as Base64")
-    if not text.startswith(_PREFIX):
+    if not text.startswith(_BASE64_PREFIX):
         return text
-    inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-    if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
+    inner = text.removeprefix(_BASE64_PREFIX).removesuffix(_BASE64_SUFFIX)
+    if len(inner) != len(text) - len(_BASE64_PREFIX + _BASE64_SUFFIX):
         return text
     try:
         value = base64.b64decode(inner, validate=True)
@@ -317,7 +317,7 @@ _NAMED_SCHEMA_KEYWORDS: Final = frozenset(
 _Path: TypeAlias = tuple[str, ...] | None
 
 
-def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
+def parameter_paths(input_schema: Mapping[str, Any]) -> ParameterPaths:
     """Return the arguments of a tool that are sent in headers.
 
     Raises:
@@ -327,24 +327,24 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
     paths: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
     for path, schema in _schemas(input_schema):
-        if ANNOTATION not in schema:
+        if _X_MCP_HEADER not in schema:
             continue
         if not path:
             raise ParameterHeaderError(
-                f"{ANNOTATION} is on a schema that is not reached by `properties` alone"
+                f"{_X_MCP_HEADER} is on a schema that is not reached by `properties` alone"
             )
-        name, suffix = ".".join(path)[:_SHOWN_CHARS_MAX], schema[ANNOTATION]
+        name, suffix = ".".join(path)[:_SHOWN_CHARS_MAX], schema[_X_MCP_HEADER]
         if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
             raise ParameterHeaderError(
-                f"{ANNOTATION} of {name!r} is not a token, so no header can have it in its name"
+                f"{_X_MCP_HEADER} of {name!r} is not a token, so no header can have it in its name"
             )
         kind = schema.get("type")
         if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
             raise ParameterHeaderError(
-                f"{name!r} must be a string, integer or boolean to have {ANNOTATION}"
+                f"{name!r} must be a string, integer or boolean to have {_X_MCP_HEADER}"
             )
         if suffix.lower() in taken:
-            raise ParameterHeaderError(f"two properties have the same {ANNOTATION} {suffix!r}")
+            raise ParameterHeaderError(f"two properties have the same {_X_MCP_HEADER} {suffix!r}")
         taken.add(suffix.lower())
         paths[suffix] = path
     return paths
@@ -421,7 +421,7 @@ def _name_in(method: str, params: Mapping[str, Any] | None) -> str | None:
 
 
 def headers_from_body(
-    *, version: str, method: str, params: Mapping[str, Any] | None, paths: Paths | None
+    *, version: str, method: str, params: Mapping[str, Any] | None, paths: ParameterPaths | None
 ) -> Headers:
     """Return the headers that a client sends with a stateless request.
 
@@ -453,7 +453,7 @@ def check_headers_match(
     version: str,
     method: str,
     params: Mapping[str, Any] | None,
-    paths: Paths | None,
+    paths: ParameterPaths | None,
     is_request: bool,
 ) -> None:
     """Check that the headers of a stateless message repeat what its body says.

@@ -33,7 +33,7 @@ from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
     Headers,
     HttpRequest,
-    Paths,
+    ParameterPaths,
     check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
@@ -208,7 +208,7 @@ class Endpoint:
     protocol_versions: Collection[str]
     decoder: Decoder
     find_session: Callable[[str], KnownSession | None]
-    find_parameter_paths: Callable[[str], Paths | None]
+    find_parameter_paths: Callable[[str], ParameterPaths | None]
 
     @functools.cached_property
     def has_sessions(self) -> bool:

@@ -53,7 +53,7 @@ from mcp_trio._protocol.http_headers import (
     OUTER_SPACE,
     Headers,
     HttpRequest,
-    encoded,
+    encoded_headers,
     media_type_of,
 )
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, Rejection
@@ -124,7 +124,7 @@ def response_headers(response: httpx2.Response) -> Headers:
     raw = response.headers.raw
     read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
     forwarded = _forwarded(read, replaced=_REPLACED_IN_RESPONSES)
-    encoded(forwarded)  # raises ValueError
+    encoded_headers(forwarded)  # raises ValueError
     return forwarded
 
 
@@ -692,7 +692,7 @@ class HttpProxy:
         ) as recording:
             recording.journal.note_headers(request.headers)
             # The proxy's own headers for the server replace the client's.
-            added = encoded([*self.endpoint_client.headers.items()])
+            added = encoded_headers([*self.endpoint_client.headers.items()])
             replaced = {name for name, _ in added}
             if self.token is not None:
                 replaced.add(b"authorization")

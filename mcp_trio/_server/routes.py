@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 import attrs
 import msgspec
 
-from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded_headers
 from mcp_trio._protocol.uri_templates import OPERATORS, UriError, UriTemplate
 from mcp_trio._server.introspection import function_label, is_async, plain_function
 from mcp_trio._server.results import JsonWriter
@@ -127,7 +127,7 @@ class Response:
     def __attrs_post_init__(self) -> None:
         if self.status not in _STATUSES:
             raise ValueError(f"a response has a status from 200 to 599, not {self.status!r}")
-        encoded([*self.headers.items()])  # This raises an error for an invalid header.
+        encoded_headers([*self.headers.items()])  # This raises an error for an invalid header.
         reserved = _SERVER_HEADERS.intersection(map(str.lower, self.headers))
         if reserved:
             raise ValueError(

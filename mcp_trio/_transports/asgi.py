@@ -26,7 +26,13 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
+from mcp_trio._protocol.http_headers import (
+    JSON,
+    Headers,
+    HttpRequest,
+    decoded_headers,
+    encoded_headers,
+)
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._protocol.shares import Shares, network_of
@@ -106,7 +112,7 @@ class AsgiUpgrade:
             return
         body = rejection.body()
         length = ("Content-Length", str(len(body)))
-        headers = encoded([("Content-Type", JSON), length, *rejection.headers])
+        headers = encoded_headers([("Content-Type", JSON), length, *rejection.headers])
         start = {
             "type": f"{_RESPONSE_EXTENSION}.start",
             "status": rejection.status,
@@ -295,7 +301,7 @@ _NO_TRIO: Final = (
 )
 
 # Most responses have the same headers as an earlier one.
-_cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
+_cached_encoded_headers: Final = functools.lru_cache(maxsize=256)(encoded_headers)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _BAD_REQUEST: Final = 400
@@ -348,7 +354,7 @@ class AsgiHost:
                 await self._serve(scope, receive, send)
             case "http":
                 body = _NO_TRIO.encode("ascii")
-                headers = encoded([*PLAIN_TEXT_HEADERS, ("content-length", str(len(body)))])
+                headers = encoded_headers([*PLAIN_TEXT_HEADERS, ("content-length", str(len(body)))])
                 status = _INTERNAL_SERVER_ERROR
                 await send({"type": "http.response.start", "status": status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
@@ -655,7 +661,7 @@ class AsgiExchange:
 
     async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
         self._expect(ResponseState.NOT_STARTED)
-        fields = [*_cached_encoded(tuple(headers))]
+        fields = [*_cached_encoded_headers(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
         if not self._body_over.is_set():

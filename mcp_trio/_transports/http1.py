@@ -15,7 +15,7 @@ import attrs
 import h11
 import msgspec
 
-from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded
+from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded_headers
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._transports.http_response import PLAIN_TEXT_HEADERS, BodyTooLargeError
 
@@ -245,7 +245,7 @@ def encoded_response_headers(
 def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
         raise ValueError(f"{status} is not a final HTTP status (200 to 599)")
-    fields = encoded(headers)
+    fields = encoded_headers(headers)
     if not _OWN_HEADERS.isdisjoint(dict(fields)):
         raise ValueError(
             "only the HTTP server itself may set these headers:"

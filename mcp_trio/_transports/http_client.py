@@ -41,7 +41,7 @@ from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
     Headers,
     ParameterHeaderError,
-    Paths,
+    ParameterPaths,
     headers_from_body,
     media_type_of,
     parameter_paths,
@@ -194,9 +194,9 @@ class ToolHeaders:
     """
 
     _tools_max: int = DEFAULT_LIMITS.requests.cache_entries_max
-    _paths: dict[str, Paths] = attrs.field(factory=dict[str, Paths], init=False)
+    _paths: dict[str, ParameterPaths] = attrs.field(factory=dict[str, ParameterPaths], init=False)
 
-    def paths_of(self, tool: str | None) -> Paths | None:
+    def paths_of(self, tool: str | None) -> ParameterPaths | None:
         """Return the paths of a tool's arguments by header; None if the tool is not known."""
         return None if tool is None else self._paths.get(tool)
 

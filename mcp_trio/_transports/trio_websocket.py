@@ -56,7 +56,7 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded
+from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded_headers
 from mcp_trio._protocol.http_requests import Rejection, text_of_body
 from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import (
@@ -669,7 +669,7 @@ async def open_websocket_channel(
     target = f"{path}?{parts.query}" if parts.query else path
     port = parts.port or _PORTS[parts.scheme]
     address = _Address(parts.scheme, parts.hostname, port, target, path)
-    fields = encoded([*{**bearer_header(token), **(headers or {})}.items()])
+    fields = encoded_headers([*{**bearer_header(token), **(headers or {})}.items()])
     opening = _opened_by_client(address, fields, token, ssl_context, limits)
     return await start_channel(opening, name=address.name, limits=limits)
 

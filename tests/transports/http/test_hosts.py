@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_trio.http
-from mcp_trio._protocol.http_headers import encoded
+from mcp_trio._protocol.http_headers import encoded_headers
 from mcp_trio._protocol.stores import MemoryEventStore
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
@@ -938,7 +938,7 @@ async def test_a_connection_is_kept_after_an_unread_empty_body(opened_framing, n
 
 def test_header_names_are_lower_case_and_values_unchanged():
     fields = [("Mcp-Session-Id", "AbC"), ("x", ""), ("y", "a \t b"), ("z", "\xe9")]
-    assert encoded(fields) == [
+    assert encoded_headers(fields) == [
         (b"mcp-session-id", b"AbC"),
         (b"x", b""),
         (b"y", b"a \t b"),
@@ -949,19 +949,19 @@ def test_header_names_are_lower_case_and_values_unchanged():
 @pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\n", "é", ":status"])
 def test_a_header_name_must_be_a_token(name):
     with pytest.raises(ValueError, match="is not a valid name of a header"):
-        encoded([(name, "x")])
+        encoded_headers([(name, "x")])
 
 
 @pytest.mark.parametrize("value", ["\n", "a\r\nb", "a\n", "\0", " a", "a\t", "a\x7f", "\u20ac"])
 def test_a_header_value_has_no_line_break(value):
     with pytest.raises(ValueError, match="the value of the header x-a"):
-        encoded([("x-a", value)])
+        encoded_headers([("x-a", value)])
 
 
 @given(st.text())
 def test_a_header_value_is_one_line(value):
     try:
-        [(_, sent)] = encoded([("a", value)])
+        [(_, sent)] = encoded_headers([("a", value)])
     except ValueError:
         return
     assert sent.decode("latin-1") == value
