@@ -39,7 +39,7 @@ from mcp_trio._session.observing import Outcome
 from mcp_trio.types import RequestId
 
 _CANCELLED: Final = Outcome(error="cancelled")
-_LOST: Final = Outcome(error="unanswered")
+_UNANSWERED: Final = Outcome(error="unanswered")
 
 
 @attrs.define(eq=False, repr=False)
@@ -134,7 +134,7 @@ class RequestSpans:
                 error, code, text, _ = read_outcome(part)
                 self.end(message.id, Outcome(error=error, code=code, text=text))
 
-    def end(self, request_id: RequestId | None, outcome: Outcome = _LOST) -> None:
+    def end(self, request_id: RequestId | None, outcome: Outcome = _UNANSWERED) -> None:
         """End the spans of a request, if they are open."""
         if request_id is None:
             return
