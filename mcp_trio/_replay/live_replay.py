@@ -109,9 +109,11 @@ class ChannelWithUsers:
     async def receive(self) -> Sequence[Received]:
         """Return the messages that have arrived, with their users."""
         received = await self.channel.receive()
+        # One that is too large for the server takes its user from the deque, too.
+        users = [self.users.popleft() for _ in received]
         return [
-            with_sender(message, self.users.popleft()) if isinstance(message, bytes) else message
-            for message in received
+            with_sender(message, user) if isinstance(message, bytes) else message
+            for message, user in zip(received, users, strict=True)
         ]
 
     async def aclose(self) -> None:

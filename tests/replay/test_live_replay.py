@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio import Client, ConnectionLost, Context, Server
 from mcp_trio._journal.conversation import InputRequest
 from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
 from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio.auth import AuthInfo, Bearer, StaticTokens
 from mcp_trio.errors import LocalProtocolError, NothingCompared, OutcomeUnknown, RecordingError
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
@@ -41,6 +42,7 @@ from tests.replay.conversations import (
     stateless_call,
     stateless_request,
 )
+from tests.ways import served as served_at_url
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 SEVERAL_SESSIONS = "shared.mcprec.jsonl"
@@ -984,6 +986,31 @@ async def test_differences_of_a_server_at_a_url_are_reported():
     kinds = {(each.kind, each.subject) for each in report.differences}
     assert ("changed", "answer to initialize") in kinds
     assert ("changed", "answer to tools/call forecast") in kinds
+
+
+async def test_a_message_over_the_limit_leaves_each_other_message_its_user(tmp_path):
+    server = make_server_with_users()
+    async with served_at_url(server, "http", record=f"{tmp_path}/") as (url, _):
+        ada, ben = (Client(url, auth=Bearer(f"token-of-{name}")) for name in ("ada", "ben"))
+        async with ada, ben:
+            for client, text in ((ada, "a" * 5000), (ben, "b"), (ada, "c")):
+                await client.call_tool("greet", {"text": text})
+    (path,) = (each for each in tmp_path.iterdir() if "tools/call" in each.read_text())
+    limits = msgspec.structs.replace(LIMITS, messages=MessageLimits(bytes_max=4000))
+    report = await replay_live_async(path, make_server_with_users(), limits=limits)
+    found = [(each.path, each.record) for each in report.differences]
+    assert found == [("$.result", 6), ("$.error", 6)]
+
+
+def make_server_with_users():
+    facts = {f"token-of-{name}": AuthInfo(subject=name) for name in ("ada", "ben")}
+    server = Server("greeting", auth=StaticTokens(facts))
+
+    @server.tool
+    async def greet(text: str, *, ctx: Context) -> str:
+        return f"{ctx.auth.subject}: {text}"
+
+    return server
 
 
 async def test_headers_are_sent_with_each_request(recording_of, monkeypatch):
