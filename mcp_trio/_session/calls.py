@@ -87,8 +87,11 @@ class Call:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     response: ResponseReceived | None = attrs.field(default=None, init=False)
     error: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
-    _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
+    _progress: deque[Any] = attrs.field(init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._progress = deque(maxlen=self.progress_queued_max)
 
     @property
     def has_ended(self) -> bool:
@@ -115,12 +118,10 @@ class Call:
 
     def queue_progress(self, params: Any) -> bool:
         """Queue a progress notification; return False if an older one was dropped for it."""
-        dropped = len(self._progress) >= self.progress_queued_max
-        if dropped:
-            self._progress.popleft()
+        is_full = len(self._progress) == self.progress_queued_max
         self._progress.append(params)
         self._changed.set()
-        return not dropped
+        return not is_full
 
     async def next_progress(self) -> Any:
         """Return the oldest queued progress notification; None if the call has ended."""

@@ -391,6 +391,22 @@ async def test_a_slow_callback_drops_the_oldest_reports_and_blocks_nothing(dial,
     assert session.connection.counts["progress dropped"] == 10 - len(reports)
 
 
+async def test_all_progress_is_dropped_if_none_may_wait(dial, small, nursery):
+    session, peer = await dial(limits=small(messages=MessageLimits(progress_queued_max=0)))
+    reports = []
+
+    async def play():
+        asked = await peer.receive()
+        params = {"progressToken": asked["params"]["_meta"]["progressToken"], "progress": 1}
+        await peer.send_notification("notifications/progress", params)
+        await peer.send_result(asked, {"tools": []})
+
+    nursery.start_soon(play)
+    await session.request("tools/list", on_progress=reports.append)
+    assert reports == []
+    assert session.connection.counts["progress dropped"] == 1
+
+
 async def test_a_lost_connection_fails_every_call_with_an_error_of_its_own(dial, outcomes):
     session, peer = await dial()
     outcomes.start("one", session)
