@@ -163,6 +163,11 @@ def issuer_in(assertion: str) -> str | None:
 
 
 def _unverified(assertion: str) -> "CompactSignature":
+    """Return the header, payload and signature of an assertion, unverified.
+
+    Raises:
+        InvalidAssertionError: It is not a JSON Web Token.
+    """
     from joserfc import errors, jws
 
     try:

@@ -254,14 +254,15 @@ def as_spawned(context: Context, lane: Lane | None = None) -> Context:
     `lane` is the lane of the handler that the task runs next, if it has one.
     """
     copied = context.copy()
-    outer = _take_child(copied) if LANE in copied else None
+    outer = _enter_child_lane(copied) if LANE in copied else None
     if lane is not None:  # as `enter_lane` does, without a call of Python code in the context
         lane.outer = outer
         copied.run(LANE.set, lane)
     return copied
 
 
-def _take_child(context: Context, *, has_own_pace: bool = False) -> Lane | None:
+def _enter_child_lane(context: Context, *, has_own_pace: bool = False) -> Lane | None:
+    """Replace the lane in the context of a new task by a child of it; return the child, if any."""
     spawner = context.get(LANE)
     if spawner is None:
         return None
@@ -285,7 +286,7 @@ def lanes_with_steps(lane: Lane | None) -> Iterator[Lane]:
 
 class _LaneInstrument(trio.abc.Instrument):
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        lanes = tuple(lanes_with_steps(_take_child(task.context)))
+        lanes = tuple(lanes_with_steps(_enter_child_lane(task.context)))
         if lanes:
             driven: Any = _as_coroutine(task.coro, lanes)
             task.coro = driven
@@ -407,7 +408,7 @@ def _finalize(
         trio_finalizer(generator)
         return
     context = copy_context()
-    _take_child(context, has_own_pace=True)  # Trio starts the task in some later turn
+    _enter_child_lane(context, has_own_pace=True)  # Trio starts the task in some later turn
 
     def start_to_close() -> None:
         try:
