@@ -2,8 +2,7 @@
 
 Each check gets two new ends of one connection and raises AssertionError with the expectation that
 failed. A check of an optional member that a channel lacks returns a text that says so. Checks do
-not hang: they fail after `TIMEOUT_SECONDS`, and a call counts as blocked after
-`QUIET_SECONDS` without an event.
+not hang: they fail after `TIMEOUT_SECONDS`, and a send counts as blocked after `QUIET_SECONDS`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -73,11 +72,17 @@ async def check_channel_for(
     Returns why there is nothing to check, for example that an optional member is missing, or None.
 
     Raises:
-        AssertionError: The check failed.
+        AssertionError: The check failed, or `make_pair` has not returned in time.
     """
     reason: str | None = None
     for end in ends:
-        pair = await make_pair()
+        try:
+            with trio.fail_after(timeout_seconds):
+                pair = await make_pair()
+        except trio.TooSlowError as error:
+            raise AssertionError(
+                f"{name}: make_pair has not returned after {timeout_seconds:g} s"
+            ) from error
         reason = await _run(name, pair[end], pair[1 - end], limits, timeout_seconds) or reason
     return reason
 

@@ -335,6 +335,15 @@ async def test_an_end_before_the_last_message_is_caught(autojump_clock):
         await check_channel_for("order_is_kept", mailboxes_of(EndsAtOnce))
 
 
+async def test_a_pair_that_is_never_made_fails_a_check(autojump_clock):
+    async def make_pair():
+        await trio.sleep_forever()
+
+    with pytest.raises(AssertionError, match="order_is_kept: make_pair has not returned"):
+        with trio.fail_after(100):
+            await check_channel_for("order_is_kept", make_pair)
+
+
 # A user's own transport over a reliable byte stream, with the line framing of stdio.
 
 
