@@ -301,7 +301,8 @@ def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
     """Return the facts in the claims of a token, or in an introspection response.
 
     Raises:
-        InvalidTokenError: A claim has a wrong type, or neither a user nor a client is named.
+        InvalidTokenError: A claim has a wrong type, or is not Unicode; or neither a user nor a
+            client is named.
     """
     subject = claims.get("sub")
     # RFC 9068 and RFC 7662 have `client_id`; OpenID Connect has `azp`, Okta has `cid`.
@@ -322,13 +323,16 @@ def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
     expires_at = claims.get("exp")
     if expires_at is not None and not _is_time(expires_at):
         raise InvalidTokenError("the claim exp is not a time")
-    return AuthInfo(
-        subject=subject,
-        client=client,
-        scopes=granted,
-        claims=dict(claims),
-        expires_at=expires_at,
-    )
+    try:
+        return AuthInfo(
+            subject=subject,
+            client=client,
+            scopes=granted,
+            claims=dict(claims),
+            expires_at=expires_at,
+        )
+    except ValueError as error:
+        raise InvalidTokenError(str(error)) from error
 
 
 def _is_time(value: Any) -> bool:

@@ -30,6 +30,7 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises:
         TypeError: The scopes are one string, or a claim has no JSON form.
+        ValueError: A text has a lone surrogate, so it is not Unicode.
     """
 
     subject: str | None = None
@@ -43,7 +44,13 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.scopes, str):
             raise TypeError(f"scopes are a set of strings: write {{{self.scopes!r}}}")
         msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))
-        claims = msgspec.json.decode(msgspec.json.encode(self.claims), type=dict[str, Any])
+        try:
+            # Neither a recording nor a message can have a text that UTF-8 cannot encode.
+            msgspec.json.encode([self.subject, self.client, *self.scopes])
+            encoded_claims = msgspec.json.encode(self.claims)
+        except UnicodeEncodeError as error:
+            raise ValueError("the facts about a sender have a text that is not Unicode") from error
+        claims = msgspec.json.decode(encoded_claims, type=dict[str, Any])
         msgspec.structs.force_setattr(self, "claims", claims)
 
     @property

@@ -8,7 +8,7 @@ import json
 import httpx2
 import pytest
 import trio
-from joserfc import jwk
+from joserfc import jwk, jws
 
 from mcp_trio._auth.verification import InvalidProofError, NonceNeededError
 from mcp_trio.auth import (
@@ -101,6 +101,14 @@ def changed(issuer):
     return f"{header}.{encoded(json.dumps(claims).encode())}.{signature}"
 
 
+def with_a_lone_surrogate(issuer):
+    """JSON can escape one, but UTF-8 has no form for it."""
+    _, payload, _ = issuer.token().split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "==")) | {"sub": "\ud800"}
+    header = {"alg": "ES256", "typ": "at+jwt", "kid": "1"}
+    return jws.serialize_compact(header, json.dumps(claims).encode(), issuer.keys["1"])
+
+
 # The rows of the table in docs/how-to/protect-a-server.md.
 ATTACKS = {
     "another issuer": (lambda it: it.token(iss="https://evil.example"), "iss"),
@@ -122,6 +130,7 @@ ATTACKS = {
     "a header that is nested deeply": (lambda _: f"{NESTED}.e30.AA", "JSON Web Token"),
     "a token of one MiB": (lambda _: "a.b." + "c" * 2**20, "JSON Web Token"),
     "a subject that is a number": (lambda it: it.token(sub=7), "sub"),
+    "a subject that is not Unicode": (with_a_lone_surrogate, "not Unicode"),
     "scopes that are a number": (lambda it: it.token(scope=7), "scope"),
 }
 
@@ -420,6 +429,9 @@ def test_the_facts_about_a_sender_are_json():
         AuthInfo(scopes="a b")
     with pytest.raises(TypeError):
         AuthInfo(claims={"key": object()})
+    for facts in ({"subject": "\ud800"}, {"client": "\ud800"}, {"scopes": {"\ud800"}}):
+        with pytest.raises(ValueError, match="not Unicode"):
+            AuthInfo(**facts)
 
 
 async def test_no_verifier_keeps_a_token_or_shows_a_secret(issuer):
