@@ -246,7 +246,8 @@ class Recorder:
 
     def keep(self, why: str) -> None:
         """Note a reason to keep the recording, which a handler gives, in the `end` record."""
-        name = KEPT_PREFIX + why
+        # A file name, for example, may have lone surrogates, which UTF-8 cannot encode.
+        name = KEPT_PREFIX + why.encode(errors="backslashreplace").decode()
         if name not in self._counts and len(self._counts) >= _REASONS_MAX:
             name = KEPT_PREFIX + _OTHER_REASONS
         self._counts[name] = self._counts.get(name, 0) + 1

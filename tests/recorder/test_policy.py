@@ -71,6 +71,11 @@ def booking(**options):
         return "kept"
 
     @server.tool
+    async def not_unicode(ctx: Context) -> str:
+        ctx.keep("a file \udcff")  # as Python decodes a file name that is not UTF-8
+        return "kept"
+
+    @server.tool
     async def large() -> str:
         return "x" * 3000
 
@@ -127,6 +132,7 @@ async def test_the_time_of_day_is_that_of_the_policy(tmp_path):
         ("wait", {"seconds": 1.5}, "slow"),
         ("forbidden", {}, "denied"),
         ("odd", {}, "an odd number"),
+        ("not_unicode", {}, r"a file \udcff"),
         ("large", {}, "tool large"),
     ],
 )
