@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import filterfalse, zip_longest
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -49,6 +49,26 @@ def member_step(name: str) -> str:
     return f".{name}" if is_plain else f"[{msgspec.json.encode(name).decode()}]"
 
 
+JsonPath: TypeAlias = tuple["JsonPath | None", str]
+"""The path of the object or array around a value, or None; and the step from there to the value.
+
+The texts of the paths of all values could take far more memory than the values, because each of
+them repeats the names of the members above.
+"""
+
+ROOT: Final[JsonPath] = (None, "$")
+
+
+def path_text(path: JsonPath) -> str:
+    """Return a JSON path as a text."""
+    steps: list[str] = []
+    rest: JsonPath | None = path
+    while rest is not None:
+        rest, step = rest
+        steps.append(step)
+    return "".join(reversed(steps))
+
+
 def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
     """Return all differences between two JSON texts, in the order of the left one.
 
@@ -57,22 +77,23 @@ def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
     """
     differences: list[JsonDifference] = []
     # A stack, since JSON may be nested deeper than Python's recursion limit.
-    pending: list[JsonDifference] = [("$", _value(left), _value(right))]
+    pending: list[tuple[JsonPath, Any, Any]] = [(ROOT, _value(left), _value(right))]
     while pending:
         path, a, b = pending.pop()
         if a.__class__ is not b.__class__:
-            differences.append((path, a, b))
+            differences.append((path_text(path), a, b))
         elif a.__class__ is dict:
             members = [
-                (path + member_step(name), a.get(name, UNSET), b.get(name, UNSET)) for name in a | b
+                ((path, member_step(name)), a.get(name, UNSET), b.get(name, UNSET))
+                for name in a | b
             ]
             pending += reversed(members)
         elif a.__class__ is list:
             pairs = zip_longest(a, b, fillvalue=UNSET)
-            items = [(f"{path}[{index}]", *pair) for index, pair in enumerate(pairs)]
+            items = [((path, f"[{index}]"), *pair) for index, pair in enumerate(pairs)]
             pending += reversed(items)
         elif a != b:
-            differences.append((path, a, b))
+            differences.append((path_text(path), a, b))
     return differences
 
 
@@ -253,7 +274,7 @@ def _id_and_method(record: Record) -> tuple[bytes, bytes]:
 
 
 def _by_lane(records: Iterable[Record]) -> _Keyed:
-    # Steps are the schedule, which is another one in each session.
+    # JsonPath are the schedule, which is another one in each session.
     keys = _RecordKeys()
     return {keys.key(record): record for record in records if record.kind != "step"}
 

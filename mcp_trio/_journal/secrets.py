@@ -31,7 +31,7 @@ from urllib.parse import quote, unquote
 import attrs
 import msgspec
 
-from mcp_trio._journal.diff import member_step
+from mcp_trio._journal.diff import ROOT, JsonPath, member_step, path_text
 from mcp_trio._journal.secret_names import DEFAULT_SECRET_NAMES, SecretNames
 
 # Shapes -------------------------------------------------------------------------------------------
@@ -274,25 +274,32 @@ def likely_secrets(body: bytes) -> list[LikelySecret]:
     except (ValueError, RecursionError):
         value = body.decode(errors="replace")
     secrets: list[LikelySecret] = []
-    open_values: list[tuple[str, str, Any]] = [("$", "", value)]
+    open_values: list[tuple[JsonPath, str, Any]] = [(ROOT, "", value)]
     while open_values:
         path, name, each = open_values.pop()
         if isinstance(each, dict):
             members = cast("dict[str, Any]", each).items()
-            rows = [(path + member_step(key), key, inner) for key, inner in members]
+            rows = [((path, member_step(key)), key, inner) for key, inner in members]
             open_values += reversed(rows)
         elif isinstance(each, list):
             items = cast("list[Any]", each)  # type: ignore[redundant-cast]  # pyright needs it
-            rows = [(f"{path}[{at}]", name, item) for at, item in enumerate(items)]
+            rows = [((path, f"[{at}]"), name, item) for at, item in enumerate(items)]
             open_values += reversed(rows)
         elif isinstance(each, str | int | float) and not isinstance(each, bool):
-            found = _secrets_in(str(each), path, name)
-            secrets += (LikelySecret(path, kind, secret) for secret, kind in found.items())
+            text = str(each)
+            found = _secrets_in(text, name)
+            if not found:
+                runs = [run for run in _RUN.findall(text) if _has_high_entropy(run)]
+                if runs and not _looks_random_by_design(text, path_text(path)):
+                    found = dict.fromkeys(runs, "high entropy")
+            if found:
+                path_as_text = path_text(path)
+                secrets += (LikelySecret(path_as_text, kind, it) for it, kind in found.items())
     return secrets
 
 
-def _secrets_in(text: str, path: str, name: str) -> dict[str, str]:
-    """Return the likely secrets in the text of a member, each with the first reason."""
+def _secrets_in(text: str, name: str) -> dict[str, str]:
+    """Return the secrets by shape and name in the text of a member, each with the first reason."""
     found = {text[begin:end]: kind for kind, begin, end in secret_shapes(text)}
 
     def note(value: str) -> str:
@@ -302,11 +309,13 @@ def _secrets_in(text: str, path: str, name: str) -> dict[str, str]:
     if text and _NAMES.covers(name):
         note(text)
     replace_named_secrets(text, _NAMES, note)
-    is_state = path in _REQUEST_STATES or text.startswith(_RANDOM_STATE)
-    is_binary = path.endswith(_BINARY) and path != _LOGGED
-    if not (found or is_state or is_binary):  # Both look random by design.
-        found = {run: "high entropy" for run in _RUN.findall(text) if _has_high_entropy(run)}
     return found
+
+
+def _looks_random_by_design(text: str, path: str) -> bool:
+    """Return whether a text is a request state or binary data."""
+    is_state = path in _REQUEST_STATES or text.startswith(_RANDOM_STATE)
+    return is_state or (path.endswith(_BINARY) and path != _LOGGED)
 
 
 def _has_high_entropy(run: str) -> bool:

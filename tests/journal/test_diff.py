@@ -1,6 +1,7 @@
 """Differences between two recordings."""
 
 import json
+import tracemalloc
 
 import msgspec
 import pytest
@@ -59,6 +60,17 @@ def test_messages_differ_exactly_if_there_is_a_difference(a, b):
 def test_deeply_nested_messages_are_compared():
     deep = b"[" * 900 + b"%d" + b"]" * 900
     assert json_differences(deep % 1, deep % 2)[0][1:] in {(1, 2), (deep % 1, deep % 2)}
+
+
+def test_the_paths_of_equal_values_take_no_memory():
+    name, items = "n" * 20_000, [1] * 10_000
+    texts = [json.dumps({name: [*items, end]}).encode() for end in (2, 3)]
+    tracemalloc.start()
+    try:
+        assert json_differences(*texts) == [(f"$.{name}[10000]", 2, 3)]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def recorded(*rows, shift=0):

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import time
+import tracemalloc
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from contextlib import suppress
 from urllib.parse import quote
@@ -840,6 +841,16 @@ async def test_a_scan_finds_nothing_in_states(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "secret name" in shown
     assert "high entropy" not in shown
+
+
+def test_the_paths_of_values_without_secrets_take_no_memory():
+    body = encoded({"n" * 20_000: [1] * 10_000})
+    tracemalloc.start()
+    try:
+        assert likely_secrets(body) == []
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_disorder_is_no_secret_in_a_state_but_elsewhere():
