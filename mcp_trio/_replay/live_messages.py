@@ -1,4 +1,4 @@
-"""Messages of a recording in a live session: their encoding, and the channel that carries them.
+"""Messages of a recording in a live session: their encoding, and the peer that receives them.
 
 A recorded request is sent with a new id, its *live id*, which is its index in the recorded
 conversation, plus 1. Its progress token is the same number.
@@ -103,10 +103,11 @@ def encode_recorded_response(message: RecordedMessage, request_id: Id) -> bytes:
     return encode_error(request_id, error.code, error.message, error.data)
 
 
-class MessageChannel:
-    """A channel to a live peer, with a queue of messages to send.
+class LivePeer:
+    """The peer in a live session: its channel, and a queue of messages to send.
 
     `write` runs in a task of its own and sends the queue; `read` receives until the peer closes.
+    After the peer has stopped reading, messages to it are dropped.
     """
 
     def __init__(self, channel: Channel, limits: Limits) -> None:
@@ -125,6 +126,8 @@ class MessageChannel:
 
         `is_response`: whether it is the response to that request.
         """
+        if not self._is_writable:
+            return
         if self._takes_related_messages:
             message = RelatedMessage(message, related_id, is_response=is_response)
         self._unsent.append(message)
@@ -144,11 +147,12 @@ class MessageChannel:
                 self._changed.unpark_all()
         except (ConnectionLost, trio.BrokenResourceError):
             self._is_writable = False
+            self._unsent.clear()
             self._changed.unpark_all()
 
     async def drain(self) -> None:
-        """Wait until the queue is empty, or can no longer be sent."""
-        while self._unsent and self._is_writable:
+        """Wait until the queue is empty."""
+        while self._unsent:
             await self._changed.park()
 
     async def read(self, handle: Callable[[Message | Lost, AuthInfo | None], None]) -> None:
@@ -166,7 +170,7 @@ class MessageChannel:
                     sender = data.auth
                 for message in self._decode(data):
                     handle(message, sender)
-            while len(self._unsent) > _UNSENT_MAX and self._is_writable:
+            while len(self._unsent) > _UNSENT_MAX:
                 await self._changed.park()
 
     def _decode(self, data: Received) -> Sequence[Message | Lost]:

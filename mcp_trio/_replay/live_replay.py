@@ -68,7 +68,7 @@ from mcp_trio._replay.live_matching import (
     notification_key,
     with_recorded_keys,
 )
-from mcp_trio._replay.live_messages import MessageChannel, recorded_index
+from mcp_trio._replay.live_messages import LivePeer, recorded_index
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._transports.channel import Channel, Received
@@ -141,7 +141,7 @@ class RequestDriver:
         self.first_request_error: ConnectionLost | None = None
         self.late: set[int] = set()
         self._users: deque[AuthInfo | None] | None = None
-        self._message_channel = MessageChannel(channel, limits)
+        self._peer = LivePeer(channel, limits)
         self._changed = trio.lowlevel.ParkingLot()
         self._received_count = 0
         self._has_final_response = False
@@ -159,7 +159,7 @@ class RequestDriver:
                     at_server = ChannelWithUsers(served.channel)
                     self._users = at_server.users
                     nursery.start_soon(self._serve, Served(served.server, at_server))
-                nursery.start_soon(self._message_channel.write)
+                nursery.start_soon(self._peer.write)
                 nursery.start_soon(self._read)
                 await self._send_recorded()
                 nursery.cancel_scope.cancel()
@@ -197,7 +197,7 @@ class RequestDriver:
                 if self._users is not None:
                     user = message.auth if isinstance(message, PrincipalMessage) else None
                     self._users.append(user)
-                self._message_channel.put(message)
+                self._peer.put(message)
 
     async def _wait_for(self, message: RecordedMessage) -> None:
         if self.matcher.cannot_arrive(message):
@@ -241,7 +241,7 @@ class RequestDriver:
 
     async def _read(self) -> None:
         try:
-            await self._message_channel.read(self._receive)
+            await self._peer.read(self._receive)
             self._lose("it closed the connection")
         except ConnectionLost as error:
             self._lose(str(error))

@@ -65,7 +65,7 @@ from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._replay.live_messages import (
-    MessageChannel,
+    LivePeer,
     encode_recorded_notification,
     encode_recorded_request,
     encode_recorded_response,
@@ -398,7 +398,7 @@ class MockSession:
         self._repeats = repeats
         self._scope = trio.CancelScope()
         self._recorded = recorded
-        self._peer = MessageChannel(channel, limits)
+        self._peer = LivePeer(channel, limits)
         self._is_paced = is_paced
         self._nursery: trio.Nursery
         self._scopes: dict[Id, trio.CancelScope] = {}

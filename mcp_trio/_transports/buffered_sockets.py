@@ -74,6 +74,7 @@ class BufferedSocket:
     Attributes:
         limits: The time without progress after which a write fails, and the sizes of reads.
         received: Bytes that have arrived and are not consumed yet.
+        has_ended: The end of file has been read.
         is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
         is_last: Whether the connection closes after the next response.
     """

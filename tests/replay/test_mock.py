@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import tracemalloc
 from pathlib import Path
 
 import httpx2
@@ -13,6 +14,7 @@ from server_processes import free_port
 
 from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError
 from mcp_trio._journal.conversation import conversation
+from mcp_trio._replay.live_messages import LivePeer
 from mcp_trio._replay.mock import MockSession, mocked_protocol_versions
 from mcp_trio.auth import Bearer
 from mcp_trio.errors import MockMismatch
@@ -366,6 +368,22 @@ class OneMessageChannel:
 
     async def aclose(self):
         pass
+
+
+async def test_messages_for_a_client_that_reads_no_more_are_not_kept():
+    ours, theirs = memory_pair()
+    peer = LivePeer(ours, DEFAULT_LIMITS)
+    await theirs.aclose()
+    peer.put(b"{}")
+    await peer.write()
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            peer.put(bytes(100_000))
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    await peer.drain()
 
 
 async def test_each_session_starts_at_the_beginning_of_the_recording(recording_of, connect):
