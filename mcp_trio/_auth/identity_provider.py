@@ -83,6 +83,12 @@ class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
     login_id: str | None = None
 
 
+def _sub_of(claims: Mapping[str, Any]) -> str:
+    if not claims.get("sub"):  # All users without a name would be the same user.
+        raise KeyError("sub")
+    return str(claims["sub"])
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class IdentityProvider:
     """A login by an identity provider, for `AuthorizationServer(login=IdentityProvider(…))`.
@@ -115,7 +121,7 @@ class IdentityProvider:
     scopes: Sequence[str] = ("openid",)
     parameters: Mapping[str, str] = attrs.field(factory=dict[str, str])
     metadata: AuthorizationServerMetadata | None = None
-    subject_of: Callable[[Mapping[str, Any]], str | None] = lambda claims: str(claims["sub"])
+    subject_of: Callable[[Mapping[str, Any]], str | None] = _sub_of
     session_seconds: float = 8 * 3600.0
     keeps_tokens: bool = False
     http_client: "httpx2.AsyncClient | None" = None

@@ -274,6 +274,16 @@ async def test_a_provider_that_names_no_user_gives_no_access(changes, caplog):
     assert "failed" in caplog.text
 
 
+@pytest.mark.parametrize("sub", [None, ""])
+@pytest.mark.parametrize("changes", [{"scopes": ("files",), "metadata": GITHUB}, {}])
+async def test_a_user_without_a_name_gets_no_access(changes, sub, caplog):
+    site, provider = setting_of(**changes)
+    provider.claims = {"sub": sub}
+    _, reply = await logged_in(site, provider)
+    assert (reply.status, "set-cookie" in reply.headers) == (502, False)
+    assert "failed" in caplog.text
+
+
 # Attacks.
 
 
