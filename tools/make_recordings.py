@@ -23,8 +23,8 @@ from bad_recordings import TABLE
 from golden_later_clients import SCRIPTS as LATER_SCRIPTS
 from golden_later_clients import Message, Script, call
 from golden_recordings import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
+from memory_sessions import scripted_session
 from recording_secrets import leaks, lines_of, names_of_this_machine
-from scripted_sessions import scripted_session
 
 from mcp_trio import Client, Server
 from mcp_trio._session.session import Session

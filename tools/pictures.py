@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 import trio.testing
+from memory_sessions import client_session
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
@@ -26,7 +27,6 @@ from mcp_trio._cli.dev_server import Logged, MessageReporter
 from mcp_trio._cli.inspect import fetch_facts, print_page
 from mcp_trio._cli.reloader import MessageLog
 from mcp_trio.recording import RecordOptions
-from mcp_trio.transports import memory_pair
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "pictures"
@@ -86,14 +86,11 @@ def dev_picture() -> str:
 
     async def session(folder: str) -> None:
         record = RecordOptions(f"{folder}/", observer=MessageReporter(report))
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: server_of_the_page().serve(theirs, record=record))
-            async with Client(ours, raise_tool_errors=False) as client:
-                await client.list_tools()
-                await client.call_tool("brew", {"tea": "green", "minutes": 2}, progress=print_none)
-                await client.call_tool("brew", {"tea": "tee"})
-                await client.get_prompt("invite", {"guest": "Ada"})
+        async with client_session(server_of_the_page(), record, raise_tool_errors=False) as client:
+            await client.list_tools()
+            await client.call_tool("brew", {"tea": "green", "minutes": 2}, progress=print_none)
+            await client.call_tool("brew", {"tea": "tee"})
+            await client.get_prompt("invite", {"guest": "Ada"})
 
     with TemporaryDirectory() as folder:
         trio.run(session, folder, clock=trio.testing.MockClock(autojump_threshold=0))

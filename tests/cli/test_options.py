@@ -9,8 +9,9 @@ import sys
 import click
 import pytest
 import trio
+from memory_sessions import client_session
 
-from mcp_trio import Client, Server
+from mcp_trio import Server
 from mcp_trio._cli.options import (
     TargetUsageError,
     given_serving_options,
@@ -22,7 +23,6 @@ from mcp_trio._cli.options import (
 )
 from mcp_trio.examples import weather
 from mcp_trio.recording import SharedRecording, check, open_recording
-from mcp_trio.transports import memory_pair
 
 # TARGET.
 
@@ -509,11 +509,8 @@ def test_sessions_in_one_file_have_their_own_channels(tmp_path, invoke):
     path = tmp_path / "x.mcprec.jsonl"
 
     async def talk(server, shared):
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: server.serve(theirs, record=shared))
-            async with Client(ours) as client:
-                await client.ping()
+        async with client_session(server, shared) as client:
+            await client.ping()
 
     async def main():
         with SharedRecording(path) as shared:

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from click.testing import CliRunner
+from memory_sessions import client_session
 
 from mcp_trio import Client
 from mcp_trio._cli.commands import commands
@@ -20,7 +21,6 @@ from mcp_trio.examples.named_pipes import open_named_pipes
 from mcp_trio.examples.ticket_desk import buy_two, make_desk
 from mcp_trio.examples.weather import server
 from mcp_trio.recording import open_recording, read_recording, replay, replay_async, sweep
-from mcp_trio.transports import memory_pair
 from tests.processes import open_descriptors
 from tests.transports.channel_pairs import named_pipes_in
 
@@ -99,11 +99,8 @@ TARGET = "mcp_trio.examples.ticket_desk"
 
 
 async def day(server, path):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(ours, record=path))
-        async with Client(theirs) as client:
-            return await buy_two(client)
+    async with client_session(server, path) as client:
+        return await buy_two(client)
 
 
 @pytest.fixture(scope="module")

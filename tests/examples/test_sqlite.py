@@ -1,6 +1,5 @@
 """"""
 
-import functools
 import json
 import logging
 import math
@@ -13,13 +12,13 @@ from contextlib import closing
 import attrs
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, ConnectionLost, RequestError, ToolError
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.examples.sqlite_database import json_cell, make_sample, open_database, quoted
 from mcp_trio.examples.sqlite_explorer import server
 from mcp_trio.recording import replay
-from mcp_trio.transports import memory_pair
 
 EXPLORER = "mcp_trio.examples.sqlite_explorer"
 COMMAND = [sys.executable, "-m", "mcp_trio", "run", EXPLORER]
@@ -245,15 +244,12 @@ async def test_a_host_that_disconnects_ends_statements_and_the_lifespan(tmp_path
 async def test_a_recorded_session_replays_without_the_database(tmp_path):
     """The lifespan is not entered: every row is an effect's."""
     path = tmp_path / "library.mcprec.jsonl"
-    async with trio.open_nursery() as nursery:
-        ours, theirs = memory_pair(limits=server.limits)
-        await nursery.start(functools.partial(server.serve, theirs, record=path))
-        async with Client(ours) as client:
-            await client.call_tool("query", {"sql": "SELECT * FROM book", "limit": 2})
-            with pytest.raises(ToolError):
-                await client.call_tool("query", {"sql": "nonsense"})
-            await client.read_resource("sqlite://schema")
-            await client.get_prompt("analyse_table", {"table": "book"})
+    async with client_session(server, path) as client:
+        await client.call_tool("query", {"sql": "SELECT * FROM book", "limit": 2})
+        with pytest.raises(ToolError):
+            await client.call_tool("query", {"sql": "nonsense"})
+        await client.read_resource("sqlite://schema")
+        await client.get_prompt("analyse_table", {"table": "book"})
     report = await trio.to_thread.run_sync(replay, path, server)
     assert report.requests == 4
     assert not report.untracked_calls

@@ -14,8 +14,9 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
+from memory_sessions import client_session
 
-from mcp_trio import Client, Context, Limits, Server, ToolError
+from mcp_trio import Context, Limits, Server, ToolError
 from mcp_trio._cli.commands import commands
 from mcp_trio._journal.redaction import PARAMS, Redactor, mask_malformed, redactor_for_replay
 from mcp_trio._journal.redaction_tokens import Tokens
@@ -33,7 +34,6 @@ from mcp_trio.recording import (
     open_recording,
     replay,
 )
-from mcp_trio.transports import memory_pair
 from tests.journal.conftest import (
     KEY,
     SECRET,
@@ -780,16 +780,14 @@ def vault():
 
 
 async def record_session(to, protocol_version):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: vault().serve(theirs, record=to))
-        fill_in = lambda _: {"user": "ann", "text": f"It is {PASSWORD}"}  # noqa: E731
-        async with Client(
-            ours, protocol_versions=(protocol_version,), elicitation=fill_in
-        ) as client:
-            for name in ("suspended", "sealed"):
-                result = await client.call_tool(name, {"password": PASSWORD})
-                assert PASSWORD in result.content[0].text
+    options = {
+        "protocol_versions": (protocol_version,),
+        "elicitation": lambda _: {"user": "ann", "text": f"It is {PASSWORD}"},
+    }
+    async with client_session(vault(), to, **options) as client:
+        for name in ("suspended", "sealed"):
+            result = await client.call_tool(name, {"password": PASSWORD})
+            assert PASSWORD in result.content[0].text
 
 
 def states_in(path):
@@ -908,14 +906,11 @@ def vault_redaction_replay():
 
 
 async def record_redaction_replay(to):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: vault_redaction_replay().serve(theirs, record=to))
-        async with Client(ours) as client:
-            arguments = {"user": "ann", "password": PASSWORD, "otp": PIN}
-            await client.call_tool("login", arguments)
-            with pytest.raises(ToolError, match=PASSWORD):
-                await client.call_tool("fail", {"password": PASSWORD})
+    async with client_session(vault_redaction_replay(), to) as client:
+        arguments = {"user": "ann", "password": PASSWORD, "otp": PIN}
+        await client.call_tool("login", arguments)
+        with pytest.raises(ToolError, match=PASSWORD):
+            await client.call_tool("fail", {"password": PASSWORD})
 
 
 def secrets_found_in(path):
@@ -977,11 +972,8 @@ def test_with_the_key_a_secret_of_the_servers_own_replays(tmp_path, secret):
         return server
 
     async def record():
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: mint().serve(theirs, record=options))
-            async with Client(ours) as client:
-                await client.call_tool("coin", {})
+        async with client_session(mint(), options) as client:
+            await client.call_tool("coin", {})
 
     key = b"sixteen bytes or more"
     options = RecordOptions(tmp_path / "a.mcprec.jsonl", redaction=Redaction(key=key))

@@ -8,11 +8,11 @@ from functools import partial
 import attrs
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio.limits import Limits, RequestLimits
 from mcp_trio.recording import RecordOptions, open_recording, read_recording, replay
-from mcp_trio.transports import memory_pair
 from mcp_trio.types import CreateMessageResult, TextContent
 
 LEGACY = ("2025-11-25",)
@@ -254,12 +254,9 @@ def messages(path):
 
 
 async def day(server, path):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(ours, record=path))
-        async with Client(theirs, raise_tool_errors=False) as client:
-            await client.call_tool("moor", {"ship": "cog"})
-            await client.call_tool("moor", {"ship": "raft"})
+    async with client_session(server, path, raise_tool_errors=False) as client:
+        await client.call_tool("moor", {"ship": "cog"})
+        await client.call_tool("moor", {"ship": "raft"})
 
 
 def test_observers_change_no_byte_of_a_recording_and_see_no_replay(tmp_path):
@@ -321,13 +318,12 @@ def test_the_clocks_and_random_numbers_of_observers_are_not_those_of_handlers(tm
 
     async def tosses():
         options = {} if versions is None else {"protocol_versions": versions}
-        ours, theirs = memory_pair()
         record = RecordOptions(path, strict=True)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: server_with(Restless()).serve(ours, record=record))
-            async with Client(theirs, sampling=sample, **options) as client:
-                await client.call_tool("toss")
-                await client.call_tool("moor", {"ship": "cog"})
+        async with client_session(
+            server_with(Restless()), record, sampling=sample, **options
+        ) as client:
+            await client.call_tool("toss")
+            await client.call_tool("moor", {"ship": "cog"})
 
     path = tmp_path / "day.mcprec.jsonl"
     trio.run(tosses, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 import trio
 from click.testing import CliRunner
+from memory_sessions import client_session
 from opentelemetry import baggage, context, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -23,7 +24,6 @@ from mcp_trio._cli.commands import commands
 from mcp_trio.http import EffectTransport
 from mcp_trio.observers import Telemetry
 from mcp_trio.recording import replay, replay_async
-from mcp_trio.transports import memory_pair
 
 VERSIONS = ["2026-07-28", "2025-11-25"]
 
@@ -208,11 +208,8 @@ def test_a_span_leads_to_its_record_and_the_record_to_its_trace(tmp_path):
     server, path = harbour(Telemetry(provider)), tmp_path / "day.mcprec.jsonl"
 
     async def day():
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: server.serve(ours, record=path))
-            async with Client(theirs, observers=[Telemetry(provider)]) as client:
-                await client.call_tool("moor", {"ship": "cog"})
+        async with client_session(server, path, observers=[Telemetry(provider)]) as client:
+            await client.call_tool("moor", {"ship": "cog"})
 
     clock = trio.testing.MockClock(autojump_threshold=0)
     trio.run(day, clock=clock)

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import trio
 import trio.testing
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence

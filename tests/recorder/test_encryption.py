@@ -10,8 +10,9 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_sessions import client_session
 
-from mcp_trio import Client, Context, Server, ToolError
+from mcp_trio import Context, Server, ToolError
 from mcp_trio._recorder.encryption import (
     COMMAND_VARIABLE,
     KEYS_VARIABLE,
@@ -32,7 +33,6 @@ from mcp_trio.recording import (
     open_recording,
     replay,
 )
-from mcp_trio.transports import memory_pair
 
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 SECRET = "red-tulip-9"
@@ -59,12 +59,9 @@ def server_of(**options):
 
 async def record(record_to, *texts, server=None):
     server = server or server_of()
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=record_to))
-        async with Client(ours, raise_tool_errors=False) as client:
-            for text in texts or ("gold", SECRET):
-                await client.call_tool("store", {"text": text})
+    async with client_session(server, record_to, raise_tool_errors=False) as client:
+        for text in texts or ("gold", SECRET):
+            await client.call_tool("store", {"text": text})
 
 
 @pytest.mark.parametrize("name", ["a.mcprec.jsonl", "a.mcprec.jsonl.zst"])

@@ -11,6 +11,7 @@ from functools import partial
 import attrs
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, ClientGroup, Context, Limits, Server, ToolError
 from mcp_trio._journal.records import (
@@ -45,7 +46,6 @@ from mcp_trio.recording import (
     read_recording,
     replay_async,
 )
-from mcp_trio.transports import memory_pair
 from tests.clocks import Clock
 from tests.processes import open_descriptors
 from tests.recorder.conftest import FACTS
@@ -851,13 +851,10 @@ def make_server(**limits):
 
 async def talk(server, record, calls=1):
     """A session that is recorded on the server's side."""
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=record))
-        async with Client(ours) as client:
-            for number in range(calls):
-                arguments = {"owner": f"user {number}", "password": SECRET}
-                await client.call_tool("open_account", arguments)
+    async with client_session(server, record) as client:
+        for number in range(calls):
+            arguments = {"owner": f"user {number}", "password": SECRET}
+            await client.call_tool("open_account", arguments)
 
 
 def last_counts(path):
@@ -901,14 +898,11 @@ async def test_a_clock_that_is_set_back_leaves_a_recording_in_order(tmp_path, mo
     folder.mkdir()
     arguments = {"owner": "x", "password": "y"}
     for _ in range(2):
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda theirs=theirs: server.serve(theirs, record=folder))
-            async with Client(ours) as client:
-                await client.call_tool("open_account", arguments)
-                monkeypatch.setattr(record_options, "datetime", Earlier)
-                monkeypatch.setattr(time, "time", lambda: earlier)
-                await client.call_tool("open_account", arguments)
+        async with client_session(server, folder) as client:
+            await client.call_tool("open_account", arguments)
+            monkeypatch.setattr(record_options, "datetime", Earlier)
+            monkeypatch.setattr(time, "time", lambda: earlier)
+            await client.call_tool("open_account", arguments)
     paths = [*folder.iterdir()]
     assert len(paths) == 2
     for path in paths:
@@ -929,17 +923,14 @@ async def test_a_disk_that_takes_long_delays_the_first_write_alone(tmp_path, mon
     is_slow, write = False, syncing._write
     monkeypatch.setattr(syncing, "_write", write_slowly)
     path, server, seconds = tmp_path / "slow.mcprec.jsonl", make_server(), []
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=path))
-        async with Client(ours) as client:
-            await client.ping()
-            is_slow = True
-            for _ in range(20):
-                began = trio.current_time()
-                await client.call_tool("open_account", {"owner": "x", "password": "y"})
-                seconds.append(trio.current_time() - began)
-            is_slow = False
+    async with client_session(server, path) as client:
+        await client.ping()
+        is_slow = True
+        for _ in range(20):
+            began = trio.current_time()
+            await client.call_tool("open_account", {"owner": "x", "password": "y"})
+            seconds.append(trio.current_time() - began)
+        is_slow = False
     assert seconds[0] >= SLOW_SECONDS
     assert sum(seconds[1:]) < SLOW_SECONDS
     report = check(open_recording(path))
@@ -949,17 +940,13 @@ async def test_a_disk_that_takes_long_delays_the_first_write_alone(tmp_path, mon
 
 async def test_a_recording_can_be_read_while_it_is_written(tmp_path):
     path = tmp_path / "trip.mcprec.jsonl.zst"
-    server = make_server()
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        record = RecordOptions(path, segment_bytes_max=500)
-        nursery.start_soon(lambda: server.serve(theirs, record=record))
-        async with Client(ours) as client:
-            for number in range(1, 9):
-                await client.call_tool("open_account", {"owner": "x", "password": "y"})
-                report = check(open_recording(path))
-                assert (report.damage, report.complete) == ([], False)
-                assert report.kinds["in"] == 1 + number
+    record = RecordOptions(path, segment_bytes_max=500)
+    async with client_session(make_server(), record) as client:
+        for number in range(1, 9):
+            await client.call_tool("open_account", {"owner": "x", "password": "y"})
+            report = check(open_recording(path))
+            assert (report.damage, report.complete) == ([], False)
+            assert report.kinds["in"] == 1 + number
     assert check(open_recording(path)).complete
 
 
@@ -1009,12 +996,9 @@ async def test_the_sessions_of_a_group_may_share_a_recording(tmp_path):
 
 async def test_concurrent_sessions_in_other_files_are_counted(tmp_path):
     server = make_server()
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=tmp_path / "long.jsonl"))
-        async with Client(ours):
-            await talk(server, tmp_path / "one.jsonl")
-            await talk(server, None)
+    async with client_session(server, tmp_path / "long.jsonl"):
+        await talk(server, tmp_path / "one.jsonl")
+        await talk(server, None)
     await talk(server, tmp_path / "alone.jsonl")
     assert last_counts(tmp_path / "long.jsonl")["sessions beside"] == 2
     assert last_counts(tmp_path / "one.jsonl")["sessions beside"] == 1
@@ -1039,24 +1023,18 @@ async def test_sessions_in_the_same_recording_are_not_counted(tmp_path):
 
 
 async def test_a_strict_recording_rejects_calls_that_cannot_be_replayed(tmp_path, caplog):
-    ours, theirs = memory_pair()
     server = make_server()
     record = RecordOptions(tmp_path / "x.mcprec.jsonl", strict=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=record))
-        async with Client(ours) as client:
-            with pytest.raises(ToolError, match="internal error in process"):
-                await client.call_tool("process")
-            await client.call_tool("open_account", {"owner": "x", "password": "y"})
+    async with client_session(server, record) as client:
+        with pytest.raises(ToolError, match="internal error in process"):
+            await client.call_tool("process")
+        await client.call_tool("open_account", {"owner": "x", "password": "y"})
     assert "os.getpid() at test_writer.py" in caplog.text
 
 
 async def test_without_strict_nothing_is_rejected(tmp_path):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x.jsonl"))
-        async with Client(ours) as client:
-            assert (await client.call_tool("process")).content
+    async with client_session(make_server(), tmp_path / "x.jsonl") as client:
+        assert (await client.call_tool("process")).content
 
 
 # Redaction before records are buffered; a record that cannot be redacted is lost in a gap.

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import assume
+from memory_sessions import scripted_session
 from proof.observed_replay import NotingServer, recorded_actions
-from scripted_sessions import scripted_session
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._journal.records import RecordEncoder, encode_body

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 import trio
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server
 from mcp_trio.recording import TickClock

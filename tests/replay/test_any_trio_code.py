@@ -6,7 +6,7 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 import trio
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._replay.trace import load_trace

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 import trio
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._replay.many_replays import remarks_of

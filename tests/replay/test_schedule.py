@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.testing
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import (
     Context,

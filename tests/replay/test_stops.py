@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._replay.replay import run_replay

@@ -21,11 +21,11 @@ from uuid import uuid4 as new_id
 
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
 from mcp_trio.errors import MCPError, ReplayDivergence, ToolError
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay, sweep
-from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult
 from tests.replay.sources import (
     BLOCKED,
@@ -53,14 +53,11 @@ def server_of(source, folder):
 
 
 async def record(server, record):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=record))
-        async with Client(ours) as client:
-            try:
-                return await client.call_tool("run", {})
-            except ToolError as error:
-                return error
+    async with client_session(server, record) as client:
+        try:
+            return await client.call_tool("run", {})
+        except ToolError as error:
+            return error
 
 
 @pytest.fixture
@@ -265,12 +262,11 @@ REMOVE = "notifications/com.example/remove"
 
 
 async def notify_and_call(server, path):
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=path))
-        async with Client(ours, methods={REMOVE: dict}, protocol_versions=["2025-11-25"]) as client:
-            await client.notify(REMOVE, {})
-            await client.call_tool("run", {})
+    async with client_session(
+        server, path, methods={REMOVE: dict}, protocol_versions=["2025-11-25"]
+    ) as client:
+        await client.notify(REMOVE, {})
+        await client.call_tool("run", {})
 
 
 def test_a_handler_of_notifications_is_captured_and_blocked(tmp_path):

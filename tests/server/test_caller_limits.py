@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, RequestError, Server, ThreadContext, ToolError
 from mcp_trio._journal.records import CommandBody, encode_body
@@ -23,7 +24,6 @@ from mcp_trio.middleware import (
     RateLimited,
 )
 from mcp_trio.recording import Record, read_recording, replay, sweep
-from mcp_trio.transports import memory_pair
 
 
 @pytest.fixture
@@ -248,14 +248,11 @@ async def test_a_cancelled_request_gives_its_place_back(server, autojump_clock, 
     server.middleware(ConcurrencyLimit(1))
     server.middleware(Quota("100/day", of="effects"))
     path = tmp_path / "session.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours) as client:
-            with trio.move_on_after(0.5):
-                await client.call_tool("wait")
-            await trio.sleep(0.1)
-            assert (await client.call_tool("wait")).content[0].text == "waited"
+    async with client_session(server, path) as client:
+        with trio.move_on_after(0.5):
+            await client.call_tool("wait")
+        await trio.sleep(0.1)
+        assert (await client.call_tool("wait")).content[0].text == "waited"
     records = path.read_text()
     assert records.count('"ConcurrencyLimit.leave"') == 2
     assert records.count('"Quota.charge"') == 2
@@ -360,13 +357,10 @@ async def test_log_messages_beyond_the_rate_are_dropped(server, autojump_clock, 
     server.middleware(LogLimit("2/minute"))
     received = []
     path = tmp_path / "session.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours, log=lambda it: received.append(it.data)) as client:
-            await client.call_tool("talk", {"count": 5})
-            await trio.sleep(30)
-            await client.call_tool("talk", {"count": 200})
+    async with client_session(server, path, log=lambda it: received.append(it.data)) as client:
+        await client.call_tool("talk", {"count": 5})
+        await trio.sleep(30)
+        await client.call_tool("talk", {"count": 200})
     assert received == [0, 1, 0]
     assert "dropped a log message of 'talk' (LogLimit)" in caplog.text
     await trio.to_thread.run_sync(replay, path, server)
@@ -421,13 +415,10 @@ async def test_a_replay_takes_the_recorded_decisions_and_finds_a_changed_limit(
     async with Client(server) as client:  # another session has used up a part
         await client.call_tool("tide")
     path = tmp_path / "session.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours, raise_tool_errors=False) as client:
-            await client.call_tool("tide")
-            await client.call_tool("search", {"count": 2})
-            await rejected(client.call_tool("tide"))
+    async with client_session(server, path, raise_tool_errors=False) as client:
+        await client.call_tool("tide")
+        await client.call_tool("search", {"count": 2})
+        await rejected(client.call_tool("tide"))
     replace_middleware(server, *limits())
     report = await trio.to_thread.run_sync(replay, path, server)
     assert report.requests >= 3
@@ -444,11 +435,8 @@ async def test_a_replay_takes_the_recorded_decisions_and_finds_a_changed_limit(
 async def test_the_recording_of_a_rate_limit_does_not_name_the_caller(server, tmp_path):
     server.middleware(RateLimit("1/hour", per=("user", "session")))
     path = tmp_path / "session.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours) as client:
-            await client.call_tool("tide")
+    async with client_session(server, path) as client:
+        await client.call_tool("tide")
     (command,) = [each for each in records_of(path) if b'"RateLimit"' in bytes(each.body)]
     assert json.loads(bytes(command.body))["arguments"] == {
         "rate": "1/hour",
@@ -527,15 +515,12 @@ async def record(server, path, *, at_once=1, later=0):
         except RequestError as error:
             rejections.append(error.message)
 
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours) as client:
-            async with trio.open_nursery() as calls:
-                for _ in range(at_once):
-                    calls.start_soon(call, client)
-            for _ in range(later):
-                await call(client)
+    async with client_session(server, path) as client:
+        async with trio.open_nursery() as calls:
+            for _ in range(at_once):
+                calls.start_soon(call, client)
+        for _ in range(later):
+            await call(client)
     return rejections
 
 

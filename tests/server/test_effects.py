@@ -25,13 +25,13 @@ import trio.testing
 from cattrs import Converter
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, effect
 from mcp_trio._server.effects import EffectCodecs
 from mcp_trio._server.results import JsonWriter
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 from mcp_trio.limits import RequestLimits
-from mcp_trio.transports import memory_pair
 from tests.server.conftest import played_again
 
 
@@ -417,11 +417,8 @@ async def test_a_recorded_session_inside_of_an_effect_has_effects_of_its_own(
 
     @effect
     async def ask() -> str:
-        ours, theirs = memory_pair(limits=inner.limits)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(functools.partial(inner.serve, theirs, record=path))
-            async with Client(ours) as client:
-                return (await client.call_tool("there")).content[0].text
+        async with client_session(inner, path) as client:
+            return (await client.call_tool("there")).content[0].text
 
     @server.tool
     async def run() -> str:

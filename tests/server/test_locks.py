@@ -1,16 +1,15 @@
 """`ctx.lock`: one holder at a time, by name, for all sessions of a server, and in replays."""
 
-import functools
 import threading
 
 import pytest
 import trio
 import trio.testing
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Server, ThreadContext
 from mcp_trio.errors import ReplayDivergence, RequestAbandoned
 from mcp_trio.recording import replay
-from mcp_trio.transports import memory_pair
 
 
 @pytest.fixture
@@ -287,12 +286,9 @@ def test_a_thread_that_outlives_the_trio_run_leaves_its_lock_without_error(serve
 
 
 async def race(server, path, calls):
-    ours, theirs = memory_pair(limits=server.limits)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(functools.partial(server.serve, theirs, record=path))
-        async with Client(ours) as client, trio.open_nursery() as calling:
-            for _ in range(calls):
-                calling.start_soon(client.call_tool, "count")
+    async with client_session(server, path) as client, trio.open_nursery() as calling:
+        for _ in range(calls):
+            calling.start_soon(client.call_tool, "count")
 
 
 def counting(*, is_locked=True, is_kept=False):

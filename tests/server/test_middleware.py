@@ -1,17 +1,16 @@
 """Middleware of servers, and the state of a session."""
 
 import logging
-from functools import partial
 
 import msgspec
 import pytest
 import trio
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.middleware import CacheResults, LogRequests, ResultLimit
 from mcp_trio.recording import replay
-from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult, ResourceLink, TextContent
 
 PROTOCOL_VERSIONS = ["2024-11-05", "2025-11-25", "2026-07-28"]
@@ -199,11 +198,8 @@ async def test_what_a_middleware_does_with_the_context_is_recorded_and_replayed(
         return CallToolResult(content=[*result.content, text])
 
     path = tmp_path / "session.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, theirs, record=path))
-        async with Client(ours) as client:
-            await client.call_tool("add", {"a": 1, "b": 2})
+    async with client_session(server, path) as client:
+        await client.call_tool("add", {"a": 1, "b": 2})
     assert '"ctx.now"' in path.read_text()
     await trio.to_thread.run_sync(replay, path, server)
     server._sessions.middleware.clear()

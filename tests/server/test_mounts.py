@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ThreadContext, ToolError, effect
 from mcp_trio.auth import StaticTokens
@@ -14,7 +15,6 @@ from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.limits import RequestLimits
 from mcp_trio.observers import RequestLog
 from mcp_trio.recording import replay
-from mcp_trio.transports import memory_pair
 from mcp_trio.types import (
     CallToolResult,
     ElicitResult,
@@ -519,11 +519,8 @@ VALUES = ["hub", "middle", "weather", "weather"]
 
 async def record(server, path, *, names=TOOLS, arguments=None, **options):
     """Return the texts of calls in one recorded session."""
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(server.serve, theirs, record=path))
-        async with Client(ours, **options) as client:
-            return [(await client.call_tool(name, arguments or {})).data for name in names]
+    async with client_session(server, path, **options) as client:
+        return [(await client.call_tool(name, arguments or {})).data for name in names]
 
 
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)

@@ -1,12 +1,14 @@
 """Remote servers that are mounted into another server."""
 
 import itertools
+import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError
 from mcp_trio.errors import ReplayDivergence
@@ -92,7 +94,8 @@ async def test_a_mounted_command_is_started_for_a_session_and_ends_with_it(tmp_p
         "weather().run()\n"
         "log.write_text('end')\n"
     )
-    server = hub((Client(script, env={"PYTHONPATH": str(ROOT)}), "w"))
+    folders = os.pathsep.join([str(ROOT), str(ROOT / "tools")])
+    server = hub((Client(script, env={"PYTHONPATH": folders}), "w"))
     async with Client(server) as client:
         assert not log.exists()
         await client.list_tools()
@@ -715,7 +718,6 @@ class Unreachable:
 @all_versions
 async def test_a_session_with_a_mounted_server_replays_without_it(tmp_path, outer, inner):
     path, other = tmp_path / "it.mcprec.jsonl", everything()
-    ours, theirs = memory_pair()
     options = ANSWERS | {
         "log": lambda _params: None,
         "progress": lambda _progress: None,
@@ -723,11 +725,8 @@ async def test_a_session_with_a_mounted_server_replays_without_it(tmp_path, oute
         "resource_updated": lambda _params: None,
         "protocol_versions": [outer],
     }
-    async with trio.open_nursery() as nursery:
-        server = through("Oslo", remote(other, inner))
-        await nursery.start(partial(server.serve, theirs, record=path))
-        async with Client(ours, **options) as client:
-            texts = await _use(client, other)
+    async with client_session(through("Oslo", remote(other, inner)), path, **options) as client:
+        texts = await _use(client, other)
     assert texts.count("w_forecast") == 2
     assert texts.count("w_later") == 1
     report = await trio.to_thread.run_sync(replay, path, through("Oslo", Unreachable()))
@@ -740,18 +739,15 @@ async def test_a_session_with_a_mounted_server_replays_without_it(tmp_path, oute
 @both_versions
 async def test_a_session_whose_mounted_server_is_lost_replays(autojump_clock, tmp_path, outer):
     path, flaky = tmp_path / "it.mcprec.jsonl", Flaky(weather())
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        server = hub((remote(flaky, LEGACY), "w"))
-        await nursery.start(partial(server.serve, theirs, record=path))
-        async with Client(ours, protocol_versions=[outer]) as client:
-            await client.list_tools()
-            flaky.lose()
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(ToolError, match="is connected again"):
-                await client.call_tool("w_forecast", {"city": "Oslo"})
-            await trio.sleep(60)
+    server = hub((remote(flaky, LEGACY), "w"))
+    async with client_session(server, path, protocol_versions=[outer]) as client:
+        await client.list_tools()
+        flaky.lose()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ToolError, match="is connected again"):
             await client.call_tool("w_forecast", {"city": "Oslo"})
+        await trio.sleep(60)
+        await client.call_tool("w_forecast", {"city": "Oslo"})
     report = await trio.to_thread.run_sync(replay, path, hub((Unreachable(), "w")))
     assert report.is_complete
 

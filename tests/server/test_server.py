@@ -21,6 +21,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, effect, types
 from mcp_trio._protocol.websocket import CloseCode
@@ -199,15 +200,9 @@ def server_lifespan_and_recording():
 @pytest.mark.parametrize("as_text", [True, False])
 async def test_a_session_is_recorded_to_a_file(server_lifespan_and_recording, tmp_path, as_text):
     path = tmp_path / "x.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(
-            lambda: server_lifespan_and_recording.serve(
-                theirs, record=str(path) if as_text else path
-            )
-        )
-        async with Client(ours) as client:
-            await client.call_tool("tide", {"port": "Oslo"})
+    record = str(path) if as_text else path
+    async with client_session(server_lifespan_and_recording, record) as client:
+        await client.call_tool("tide", {"port": "Oslo"})
     records = read(path)
     opened = records[0]["f"]
     assert records[0]["k"] == "open"
@@ -260,11 +255,8 @@ async def test_a_handler_in_a_thread_is_marked_and_its_thread_has_a_lane_of_its_
     server_lifespan_and_recording, tmp_path
 ):
     path = tmp_path / "x.mcprec.jsonl"
-    ours, theirs = memory_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server_lifespan_and_recording.serve(theirs, record=path))
-        async with Client(ours, log_level="info") as client:
-            await client.call_tool("depth")
+    async with client_session(server_lifespan_and_recording, path, log_level="info") as client:
+        await client.call_tool("depth")
     of_handlers = [record for record in read(path) if record.get("l", "").startswith("r")]
     request = of_handlers[0]["l"]
     acts = [

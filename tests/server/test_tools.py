@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Limits, RequestError, Server, ThreadContext, ToolError
 from mcp_trio.errors import RequestAbandoned, SchemaError

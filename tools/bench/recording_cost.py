@@ -26,10 +26,10 @@ import trio.testing
 from http_load import JSON_ANSWERS, HttpServerUnderLoad
 from load import Cost, ServerUnderLoad, rotated
 from measuring import print_table
+from memory_sessions import client_session
 
-from mcp_trio import Client, Context, Server
+from mcp_trio import Context, Server
 from mcp_trio.recording import replay
-from mcp_trio.transports import memory_pair
 
 SERVER: Final = [sys.executable, str(Path(__file__).resolve().parent / "server_mcp_trio.py")]
 HERE: Final = "this checkout"
@@ -267,11 +267,8 @@ def print_virtual_hour(folder: Path) -> None:
             await ctx.info(minute)
 
     async def session() -> None:
-        ours, theirs = memory_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: server.serve(ours, record=path))
-            async with Client(theirs, log_level="info") as client:
-                await client.call_tool("wait", idle_seconds=7200, total_seconds=7200)
+        async with client_session(server, path, log_level="info") as client:
+            await client.call_tool("wait", idle_seconds=7200, total_seconds=7200)
 
     path = folder / "hour.mcprec.jsonl"
     trio.run(session, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -13,7 +13,7 @@ import trio
 from generated_client import ScriptedClient
 from generated_programs import COMPOSED, LEAVES, THREAD_COMPOSED, THREAD_LEAVES, program_of
 from handler_steps import STEPS, RunningHandler, SharedState
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 from thread_steps import STEPS as THREAD_STEPS
 from thread_steps import RunningThreadHandler
 

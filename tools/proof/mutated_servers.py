@@ -54,7 +54,7 @@ from mutations import Edit, drawn, edits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Server
 from mcp_trio._journal.records import BEGINS_STEP, HAS_WAITED, NOW, ValueBody, decode_body

@@ -32,12 +32,13 @@ import msgspec
 import trio
 
 HOME: Final = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(HOME))
+sys.path += [str(HOME), str(HOME / "tools")]
 
-from mcp_trio import Client, Server  # noqa: E402
+from memory_sessions import client_session  # noqa: E402
+
+from mcp_trio import Server  # noqa: E402
 from mcp_trio.errors import ReplayDivergence, RequestError  # noqa: E402
 from mcp_trio.recording import Record, UntrackedCall, open_recording, read_recording, replay  # noqa: E402
-from mcp_trio.transports import memory_pair  # noqa: E402
 from mcp_trio.types import CallToolResult, TextContent  # noqa: E402
 from tests.replay import sources  # noqa: E402  found by the lines above
 
@@ -111,19 +112,12 @@ def record(home: Path, key: str) -> Live:
 
 
 async def _serve_and_call(server: Server, path: Path) -> CallToolResult:
-    ours, theirs = memory_pair()
-
-    async def serve() -> None:
-        await server.serve(theirs, record=path)
-
     with trio.fail_after(SOURCE_SECONDS_MAX):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
-            async with Client(ours) as client:
-                try:
-                    return await client.call_tool("run", {})
-                except RequestError as error:
-                    refused = error
+        async with client_session(server, path) as client:
+            try:
+                return await client.call_tool("run", {})
+            except RequestError as error:
+                refused = error
     raise refused
 
 

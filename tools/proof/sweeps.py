@@ -19,7 +19,7 @@ import trio
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Server, effect
 from mcp_trio._replay.schedules import Strategy

@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 import trio
-from scripted_sessions import scripted_session
+from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._cli.replay import sweep_summary
