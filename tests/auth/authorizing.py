@@ -6,7 +6,7 @@ import html
 import json
 import re
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode
 
 import attrs
 
@@ -168,7 +168,3 @@ def claims_of(token):
     """The claims of a token, without verifying it."""
     _, payload, _ = token.split(".")
     return json.loads(base64.urlsafe_b64decode(payload + "=="))
-
-
-def host_of(url):
-    return urlsplit(url).netloc

@@ -523,7 +523,6 @@ async def test_a_second_parameter_with_a_default_is_the_callbacks_own(asking):
 # Sampling with tools.
 
 
-D = "2025-11-25"
 TIDE = {"name": "tide", "inputSchema": {"type": "object"}}
 QUESTION = {"role": "user", "content": {"type": "text", "text": "High?"}}
 USE = {"type": "tool_use", "id": "a", "name": "tide", "input": {}, "_meta": {"k": 1}}

@@ -15,7 +15,6 @@ from mcp_trio.limits import MIB
 from tests.processes import python
 
 SECONDS_MAX = 30
-CHUNK_BYTES = 65_536
 
 pytestmark = pytest.mark.slow
 

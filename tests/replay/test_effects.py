@@ -392,10 +392,6 @@ async def slow(ctx):
             await store("cleaned", "up")
 
 
-async def not_so_slow(ctx):
-    await fetch("a")
-
-
 def test_a_cancelled_effect_is_cancelled_at_the_same_record(world, recorded):
     path = recorded(slow, call_and_cancel)
     kinds = [r["k"] for r in world.records(path) if r.get("l") == "r5"]

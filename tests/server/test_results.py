@@ -408,10 +408,6 @@ class Hidden:
     _key: str
 
 
-class Talk(enum.StrEnum):
-    AHOY = "ahoy"
-
-
 def returning(hint, value=None, **options):
     """A server with one tool, `it`, that is annotated so and returns that."""
     server = Server("harbour")
