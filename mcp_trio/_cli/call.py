@@ -21,6 +21,7 @@ import msgspec
 
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
+    POSITIVE,
     TakesServerCommand,
     check_headers,
     combined,
@@ -131,7 +132,7 @@ session_parameters: Final = combined(
     click.option(
         "--timeout",
         metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
+        type=POSITIVE,
         help="Cancel a request that takes longer, and notify the server.",
     ),
     click.option(

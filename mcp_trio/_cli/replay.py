@@ -21,6 +21,7 @@ from mcp_trio._cli.completion import (
     complete_targets,
 )
 from mcp_trio._cli.options import (
+    POSITIVE,
     STDIN,
     TRANSPORTS,
     TakesServerCommand,
@@ -191,7 +192,7 @@ Examples:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     help=f"{_WITH_A_LIVE_SERVER}: how long to wait for a response.",
 )
 @click.option(

@@ -467,6 +467,13 @@ def test_numbers_have_to_be_finite_and_above_zero(invoke, target, option, number
     assert (done.exit_code, f"Invalid value for '{option}'" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["replay", "call"])
+@pytest.mark.parametrize("number", ["0", "nan", "inf"])
+def test_timeouts_have_to_be_finite_and_above_zero(invoke, command, number):
+    done = invoke(command, "x", "--timeout", number, "--", sys.executable)
+    assert (done.exit_code, "Invalid value for '--timeout'" in done.stderr) == (2, True)
+
+
 def test_compress_is_rejected_for_a_file_without_the_suffix(invoke, tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     done = invoke("record", "--compress", "-o", path, "--", sys.executable)
