@@ -367,6 +367,9 @@ class RecordingLimits(_Options, frozen=True, kw_only=True):
     secrets_chars_max: int = MIB
     """Characters of all known secret values together."""
 
+    secret_searches_max: int = 5_000_000
+    """Searches of one record for a known secret, in 256 characters each, about a microsecond."""
+
 
 class ShutdownLimits(_Options, frozen=True, kw_only=True):
     """Limits on the end of sessions, listeners, subprocesses and workers."""

@@ -572,7 +572,7 @@ class _PositiveNumber(click.FloatRange):
         return self.converted(number)
 
 
-_POSITIVE: Final = _PositiveNumber()
+POSITIVE: Final = _PositiveNumber()
 _GIB: Final = _PositiveNumber(lambda number: math.ceil(number * 1024 * MIB))
 
 # For a command that writes a file which may exist.
@@ -604,7 +604,7 @@ recording_options: Final = combined(
     ),
     click.option(
         "--sync-seconds",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Sync the recording to disk this often, so that it survives a power failure.",
     ),
@@ -626,14 +626,14 @@ recording_options: Final = combined(
     click.option(
         "--keep-slow",
         "slow_seconds",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="SECONDS",
         help="Also keep sessions with a call that takes so long.",
     ),
     click.option(
         "--keep-slowest",
         "slow_percent",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="PERCENT",
         help="Also keep sessions with one of the slowest calls of a tool.",
     ),
@@ -661,7 +661,7 @@ recording_options: Final = combined(
     click.option(
         "--max-days",
         "keep_days",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Remove recordings after so many days.",
     ),

@@ -168,10 +168,12 @@ def _redact(
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._recorder.encryption import is_encrypted
 
-    # Without a maximum number of secrets, which protects live sessions only.
+    # Without the limits on secrets and searches for them, which protect live sessions only.
     limits = msgspec.structs.replace(
         DEFAULT_LIMITS,
-        recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
+        recording=RecordingLimits(
+            secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize, secret_searches_max=sys.maxsize
+        ),
     )
     remaining: list[RemainingSecret] = []
     try:

@@ -44,7 +44,7 @@ from mcp_trio._journal.records import (
     encode_body,
     messages_in,
 )
-from mcp_trio._journal.redaction_tokens import Tokens
+from mcp_trio._journal.redaction_tokens import Tokens, TooManySecretsError
 from mcp_trio._journal.secret_names import (
     DEFAULT_SECRET_NAMES,
     NAME_MEMBERS,
@@ -669,6 +669,9 @@ class SecretPrefilter:
 # The redactor -------------------------------------------------------------------------------------
 
 
+# A search for a known secret in so many characters takes about a microsecond.
+_SEARCH_CHARS: Final = 256
+
 # How many levels of JSON in strings of JSON are redacted.
 _TEXTS_DEPTH_MAX: Final = 4
 
@@ -759,6 +762,8 @@ class Redactor:
         self._short: dict[str, None] = {}
         # The known secrets that are in the body that is being redacted.
         self._found: Collection[KnownSecret] = ()
+        # A body with many texts and many secrets would block the event loop for minutes.
+        self._searches_max = self._searches_left = limits.recording.secret_searches_max
         # How many levels of JSON in strings the redacted text is inside of.
         self._depth = 0
         # Whether values at secret positions are tokens, because the body is redacted already.
@@ -783,9 +788,11 @@ class Redactor:
 
         Raises:
             ValueError: There are more secrets than `limits.recording.secrets_max` or
-                `limits.recording.secrets_chars_max` allows, or one that `secrets` returned is too
+                `limits.recording.secrets_chars_max` allows, the body needs more searches than
+                `limits.recording.secret_searches_max`, or a secret that `secrets` returned is too
                 short. The body must not be written.
         """
+        self._searches_left = self._searches_max
         if callable(self._secrets):
             self._add_given_secrets()
         if not is_whole_json and not is_json(body):
@@ -906,7 +913,15 @@ class Redactor:
         if self._is_inner_json(text):
             return self._redacted_inner_json(text, SEARCH)
         text = replace_named_secrets(text, self.names, self.hide_text)
-        return text if self._adopts or not self._found else self._known.replaced(text, self._found)
+        if self._adopts or not self._found:
+            return text
+        self._searches_left -= len(self._found) * (1 + len(text) // _SEARCH_CHARS)
+        if self._searches_left < 0:
+            raise TooManySecretsError(
+                "the body needs more searches for secrets than"
+                " limits.recording.secret_searches_max allows"
+            )
+        return self._known.replaced(text, self._found)
 
     def search_number(self, number: str) -> str:
         """Replace a number if it is a known secret."""

@@ -125,7 +125,7 @@ def _number_shape(value: str, match: re.Match[str]) -> Shape:
 
 
 class TooManySecretsError(ValueError):
-    """The limits allow no further secret; the body that holds it must not be written."""
+    """The limits allow no further secret, or no further search; the body must not be written."""
 
 
 class Tokens:

@@ -94,6 +94,19 @@ def test_a_secret_too_many_to_follow_is_rejected_and_the_others_go_on(limits):
     assert one.redact("in", call(password="first111")) == first
 
 
+@pytest.mark.parametrize(
+    "note", [["x"] * 101, ["x" * 101 * 256]], ids=["many texts", "a long text"]
+)
+def test_a_record_that_needs_too_many_searches_is_rejected_and_the_others_go_on(note):
+    limits = Limits(recording=RecordingLimits(secret_searches_max=100))
+    one = redactor(limits=limits, secrets=[SECRET])
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"limits\.recording\.secret_searches_max"):
+            one.redact("in", call(notes=[SECRET, *note]))
+        assert SECRET.encode() not in one.redact("in", call(notes=[SECRET, "x" * 200] * 40))
+    assert json.loads(one.redact("in", call(notes=note)))["params"]["arguments"]["notes"] == note
+
+
 def test_a_single_text_is_not_a_collection_of_names():
     for rules in ({"keys": "password"}, {"secrets": SECRET}, {"secrets": lambda: SECRET}):
         with pytest.raises(TypeError, match="not one text"):
