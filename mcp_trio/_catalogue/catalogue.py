@@ -402,9 +402,9 @@ class Catalogue:
             self._database.execute(sql, (job.file, job.size, job.changed, file))
 
     @contextmanager
-    def _transaction(self) -> Generator[None]:
-        """Write all that the block changes, or nothing if it raises."""
-        self._database.execute("BEGIN IMMEDIATE")
+    def _transaction(self, kind: str = "IMMEDIATE") -> Generator[None]:
+        """Write all that the block changes, or nothing if it raises; all queries see one state."""
+        self._database.execute(f"BEGIN {kind}")
         try:
             yield
         except BaseException:
@@ -507,7 +507,8 @@ class Catalogue:
             f"SELECT id, {', '.join(_COLUMNS.values())} FROM recordings WHERE problem = '' AND"
             f" ({condition.sql}) ORDER BY started {order}, id {order} LIMIT ?"
         )
-        with self._reporting():
+        # In one transaction: another process may put a recording into the catalogue anew.
+        with self._reporting(), self._transaction("DEFERRED"):
             rows: list[tuple[Any, ...]] = self._database.execute(
                 sql, (*condition.parameters, -1 if limit is None else limit)
             ).fetchall()

@@ -322,6 +322,28 @@ def test_another_connection_of_the_process_keeps_its_locks(folder):
             assert len(second.find()) == len(first.find()) == 4
 
 
+READING_AGAIN = """
+import os, pathlib, sys
+from mcp_trio.recording import Catalogue
+
+files = [*pathlib.Path(sys.argv[1]).glob("*.jsonl")]
+with Catalogue(sys.argv[1]) as catalogue:
+    for file in files * 50:
+        os.utime(file)
+        catalogue.index()
+"""
+
+
+@pytest.mark.real_time
+def test_a_row_is_complete_while_another_process_reads_the_recording_again(folder, catalogue):
+    with subprocess.Popen([sys.executable, "-c", READING_AGAIN, folder]) as process:
+        while process.poll() is None:
+            assert len(catalogue.find("client:mcp_trio -tool:none")) == 4
+            assert all(row.effects for row in catalogue.find("effect:ctx.sleep"))
+            assert all(row.tools for row in catalogue.find("tool:book"))
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"x" * 200])
 def test_a_damaged_catalogue_is_made_again(folder, content):
     (folder / CATALOGUE).write_bytes(content)
