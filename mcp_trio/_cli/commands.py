@@ -40,8 +40,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "show": "mcp_trio._cli.recordings",
         "diff": "mcp_trio._cli.recordings",
         "check": "mcp_trio._cli.recordings",
-        "redact": "mcp_trio._cli.redact",
-        "scan": "mcp_trio._cli.redact",
+        "redact": "mcp_trio._cli.recordings",
+        "scan": "mcp_trio._cli.recordings",
         "export": "mcp_trio._cli.recordings",
     },
     "Keep recordings": {
