@@ -107,11 +107,7 @@ class TakesServerCommand(click.Command):
 
 
 def command_after_dashes(ctx: click.Context) -> Sequence[str] | None:
-    """Return the command after `--`; None if there is no `--`.
-
-    Raises:
-        click.UsageError: The command is empty.
-    """
+    """Return the command after `--`, which must not be empty; None if there is no `--`."""
     command: Sequence[str] | None = ctx.meta.get(_COMMAND_KEY)
     if command is not None and not command:
         raise click.UsageError("no COMMAND follows --")
@@ -132,11 +128,7 @@ def is_url(text: str) -> bool:
 
 
 def check_headers(headers: Mapping[str, str], url: str | None) -> None:
-    """Check that the connection to a server can carry headers; `url` is None if it has none.
-
-    Raises:
-        click.UsageError: There are headers, but the connection cannot carry any.
-    """
+    """Reject headers for a server whose connection cannot carry any; a command has no URL."""
     if headers and not (url or "").lower().startswith(_SCHEMES_WITH_HEADERS):
         raise click.UsageError("--header needs a server at an http(s):// or ws(s):// URL")
 
@@ -302,11 +294,7 @@ def is_same_recording(output: str, file: str) -> bool:
 
 
 def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
-    """Check that a file to write does not exist yet, is empty, or may be replaced.
-
-    Raises:
-        click.UsageError: It exists, and `--overwrite` is not given.
-    """
+    """Reject a file to write that exists and is not empty, unless it may be replaced."""
     path = Path(output)
     if not overwrite and path.is_file() and path.stat().st_size:
         raise click.UsageError(f"{output} exists: name another file, or add --overwrite")
@@ -316,9 +304,6 @@ def write_report(file: str, text: str) -> None:
     """Write a text to a file, in place of what is there.
 
     Characters that UTF-8 cannot encode, as in the names of some files, are escaped.
-
-    Raises:
-        click.UsageError: The file cannot be written.
     """
     try:
         Path(file).write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -333,14 +318,13 @@ UNUSABLE_STATUS: Final = 2
 
 _WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
 _TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
-_METRICS_OPTIONS: Final = ("metrics_port", "metrics_host")
 
 # The options of each transport, by their parameter names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
     "http": (
-        *(*_WEB_OPTIONS, *_TLS_OPTIONS, *_METRICS_OPTIONS),
-        *("allows_cors", "server", "workers", "redis"),
+        *(*_WEB_OPTIONS, *_TLS_OPTIONS, "allows_cors", "server", "workers", "redis"),
+        *("metrics_port", "metrics_host"),
     ),
     "websocket": (*_WEB_OPTIONS, *_TLS_OPTIONS),
     "unix": ("path",),
@@ -368,11 +352,7 @@ def is_given(value: object) -> bool:
 
 
 def given_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given.
-
-    Raises:
-        click.UsageError: The transport has no such option.
-    """
+    """Return the options that were given; reject those that the transport does not have."""
     given = {name: value for name, value in options.items() if is_given(value)}
     for name in given:
         if name not in TRANSPORTS[transport]:
@@ -381,11 +361,9 @@ def given_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given_serving_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options that were given, with all that the transport requires.
+    """Return the options that were given, and check that the transport has all that it requires.
 
-    Raises:
-        click.UsageError: The transport has no such option, a required one is missing, or the server
-            would be open to other machines without `--open`.
+    A server over TCP that other machines can reach requires `--open`.
     """
     given = given_options(transport, options)
     if transport == "unix" and not given.get("path"):
@@ -411,21 +389,21 @@ def listen_address(*, path: str = "", host: str = "127.0.0.1", port: int = 8000,
 
 def host_check_options(when: str) -> Callable[[_Command], _Command]:
     """Return the options for `hosts` and `origins`; `when` says in `--help` where they apply."""
-    return combined(
-        _host_check_option("hosts", "NAME", f"{when}: accept this Host header"),
-        _host_check_option("origins", "ORIGIN", f"{when}: accept web pages of this origin"),
-    )
-
-
-def _host_check_option(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        flag_of(name),
-        name,
-        metavar=metavar,
-        multiple=True,
-        callback=_check_hosts,
-        help=f"{text}; * accepts any. Error messages call this {name}=.",
-    )
+    options = [
+        click.option(
+            flag_of(name),
+            name,
+            metavar=metavar,
+            multiple=True,
+            callback=_check_hosts,
+            help=f"{when}: accept {accepted}; * accepts any. Error messages call this {name}=.",
+        )
+        for name, metavar, accepted in (
+            ("hosts", "NAME", "this Host header"),
+            ("origins", "ORIGIN", "web pages of this origin"),
+        )
+    ]
+    return combined(*options)
 
 
 def cors_option(when: str) -> Callable[[_Command], _Command]:
@@ -779,11 +757,7 @@ def take_recording(
 
 
 def read_key(file: str) -> bytes:
-    """Read a redaction key from a file, without the white space around it.
-
-    Raises:
-        click.BadParameter: The file cannot be read, or is too short for a key.
-    """
+    """Read a redaction key from a file, without the white space around it."""
     try:
         key = Path(file).read_bytes().strip()
     except OSError as error:
@@ -805,17 +779,12 @@ telemetry_option: Final = click.option(
 
 
 def set_up_telemetry(name: str) -> None:
-    """Set up OpenTelemetry's SDK, unless `opentelemetry-instrument` has done that.
+    """Set up OpenTelemetry's SDK for a service, unless `opentelemetry-instrument` has done that.
 
     The SDK and its exporters read the variables that these pages list:
     https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/ and
     https://opentelemetry.io/docs/specs/otel/protocol/exporter/
-
-    Args:
-        name: The name of the service, if the environment has none.
-
-    Raises:
-        click.ClickException: A package is missing.
+    The name of the service is used if the environment has none.
     """
     try:
         from opentelemetry import metrics, trace

@@ -243,7 +243,10 @@ def diff_command(
                 f"stdin names {len(found_files)} recordings for {places} -: two are compared"
             )
         a, b = (found_files.pop(0) if each == STDIN else each for each in (a, b))
-    left, right = _undamaged_records(a), _undamaged_records(b)
+    (left, left_damage), (right, right_damage) = map(_records_and_damage, (a, b))
+    for file, damage in ((a, left_damage), (b, right_damage)):
+        for item in damage:
+            echo_error(f"{file}: line {item.line}: {item.text}")
     with busy_bar("comparing"):
         found = diff(left, right)
     if as_json:
@@ -289,15 +292,10 @@ def diff_command(
     context.exit(1 if found else 0)
 
 
-def _undamaged_records(file: str) -> "list[Record]":
-    """Return the records of a file, and report its damage on stderr."""
-    records: list[Record] = []
-    for item in records_of(file):
-        if isinstance(item, Damage):
-            echo_error(f"{file}: line {item.line}: {item.text}")
-        else:
-            records.append(item)
-    return records
+def _records_and_damage(file: str) -> "tuple[list[Record], list[Damage]]":
+    items = list(records_of(file))
+    records = [item for item in items if not isinstance(item, Damage)]
+    return records, [item for item in items if isinstance(item, Damage)]
 
 
 def _plain(value: Any) -> Any:
@@ -556,7 +554,14 @@ def _redact(
     remaining: list[RemainingSecret] = []
     try:
         with errors_naming(file):
-            records = _intact_records(file)
+            records, damage = _records_and_damage(file)
+            for each in damage:
+                if each.kind != "torn":  # new digests would hide it
+                    raise RecordingError(
+                        f"line {each.line}: {each.kind}: {each.text}; a damaged recording cannot be"
+                        " redacted"
+                    )
+                echo_error(f"left out: line {each.line}: {each.text}")
             with busy_bar("redacting"):
                 lines = list(
                     redact_recording(
@@ -642,25 +647,6 @@ def _redaction(
     )
 
 
-def _intact_records(file: str) -> "list[Record]":
-    """Return the records; a last line that was cut is reported and left out.
-
-    Other damage raises an error, because new digests would hide it.
-    """
-    records: list[Record] = []
-    for item in records_of(file):
-        if not isinstance(item, Damage):
-            records.append(item)
-        elif item.kind == "torn":
-            echo_error(f"left out: line {item.line}: {item.text}")
-        else:
-            raise RecordingError(
-                f"line {item.line}: {item.kind}: {item.text}; a damaged recording cannot be"
-                " redacted"
-            )
-    return records
-
-
 def _write_and_replace(target: str, lines: Iterable[bytes], *, encrypt: bool) -> None:
     """Write a file next to the target, and rename it to the target once it is on the disk."""
     from mcp_trio._recorder.encryption import EncryptedSink, recording_keys
@@ -732,14 +718,8 @@ def _scan(file: str) -> int:
     from mcp_trio._journal.redaction import redactor_for_replay
     from mcp_trio._journal.secrets import likely_secrets
 
-    records: list[Record] = []
-    unread: list[Damage] = []
-    for item in records_of(file):
-        if not isinstance(item, Damage):
-            records.append(item)
-        elif item.kind in _UNREAD_DAMAGE:
-            unread.append(item)
-
+    records, damage = _records_and_damage(file)
+    unread = [each for each in damage if each.kind in _UNREAD_DAMAGE]
     manifest = decode_body(records[0], OpenBody).redaction
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     found: list[Line] = []
@@ -760,8 +740,8 @@ def _scan(file: str) -> int:
         echo_text(f"{file}: nothing looks like a secret")
     if manifest is None:
         click.echo(f"{file}: note: it was recorded without redaction", err=True)
-    for damage in unread:
-        echo_error(f"{file}: cannot be scanned: line {damage.line}: {damage.text}")
+    for each in unread:
+        echo_error(f"{file}: cannot be scanned: line {each.line}: {each.text}")
     return 1 if found or unread else 0
 
 

@@ -656,7 +656,11 @@ _COLUMNS: Final[Mapping[Column, Callable[[Row], str]]] = {
 def print_timeline(
     file: str | os.PathLike[str], selection: Selection | None = None, *, with_messages: bool = False
 ) -> None:
-    """Print a recording as a table, with a summary; `records_of` names the errors."""
+    """Print a recording as a table, with a summary.
+
+    Raises:
+        RecordingError: The file is not a recording.
+    """
     rows, counts, messages = read_rows(file, with_messages=with_messages)
     # These columns are shown only if rows differ in them.
     differs = {
@@ -694,7 +698,10 @@ def read_rows(
 ) -> tuple[list[Row], Counts, dict[int | None, str]]:
     """Return all rows of a recording, its counts, and the texts of its messages by record number.
 
-    There are texts only with `with_messages`. `records_of` names the errors.
+    There are texts only with `with_messages`.
+
+    Raises:
+        RecordingError: The file is not a recording.
     """
     timeline, rows, messages = Timeline(), list[Row](), dict[int | None, str]()
     for item in records_of(file):
