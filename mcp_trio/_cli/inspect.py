@@ -81,17 +81,6 @@ _BOUNDS: Final[Mapping[str, str]] = {
 }
 
 
-def page_of(facts: ServerFacts) -> str:
-    """Return the page for stdout: in colours, and as wide as the screen, on a terminal only."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 100
-    console = Console(width=width, highlight=False, markup=False, emoji=False)
-    with console.capture() as captured:
-        print_page(console, facts)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
 def print_page(console: "Console", facts: ServerFacts) -> None:
     """Print a server's page to a console of rich, with each list below a heading."""
     server = facts.server
@@ -308,5 +297,12 @@ def inspect_command(
             **{kind.member: lists.get(kind.member, ()) for kind in LISTS.values()},
         }
         echo_json(msgspec.json.encode(members))
-    else:
-        click.echo(page_of(facts))
+        return
+    from rich.console import Console
+
+    # In colours, and as wide as the screen, on a terminal only.
+    width = None if sys.stdout.isatty() else 100
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        print_page(console, facts)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -660,11 +660,8 @@ def _write_and_replace(target: str, lines: Iterable[bytes], *, encrypt: bool) ->
         with closing(sink):
             for line in lines:
                 sink.write(line)
-        descriptor = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with Path(part).open("rb") as written:
+            os.fsync(written.fileno())
         Path(part).replace(target)
     except OSError as error:
         raise RecordingError(f"cannot write {target}: {error.strerror}") from error

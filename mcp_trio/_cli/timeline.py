@@ -19,6 +19,7 @@ from mcp_trio._journal.conversation import (
     input_responses_in,
     keep_latest,
     members_of,
+    reference_of,
     subscription_of,
 )
 from mcp_trio._journal.reader import Damage
@@ -256,23 +257,19 @@ class _Session:
         requester, subscription = _OPPOSITE[direction], subscription_of(message.params)
         if subscription is not None:  # also for a cancellation, which ends the subscription
             return _with_request(row, self.by_id.get((requester, subscription)))
-        params = members_of(message.params)
+        reference = reference_of(message)
         if message.method == "notifications/progress":
-            token = params.get("progressToken")
-            token = token if isinstance(token, int | str) else None
-            return _with_request(row, self.by_progress_token.get((requester, token)))
+            return _with_request(row, self.by_progress_token.get((requester, reference)))
         if message.method == "notifications/cancelled":
             self.counts.cancelled += 1
-            id_ = params.get("requestId")
-            id_ = id_ if isinstance(id_, int | str) else None
-            request = self.by_id.get((direction, id_))
+            request = self.by_id.get((direction, reference))
             row = Row(
                 what=f"cancel {_request_text(request)}",
                 method=message.method,
-                id=id_,
+                id=reference,
                 took_ms=_ms_since(request, record),
                 outcome="cancelled",
-                note=str(params.get("reason", "")),
+                note=str(members_of(message.params).get("reason", "")),
             )
             return _with_request(row, request)
         return row
