@@ -16,8 +16,8 @@ import click
 
 from mcp_trio._version import __version__
 
-# The arguments of a first call, by template. A template is a folder of this name in `templates`;
-# the files in `shared` belong to each.
+# The arguments of a first call, by template. A template is a folder of this name in `templates`.
+# The files in `shared` belong to each; where it has a file of the same name, that is their end.
 FIRST_CALLS: Final[Mapping[str, str]] = {
     "minimal": "greet name=Ada",
     "http": "add_note text=Hello",

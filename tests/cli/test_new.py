@@ -1,5 +1,6 @@
 """`mcp-trio new`: a project of each template, whose tests pass, and names that are rejected."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -107,6 +108,17 @@ def test_files_that_a_server_writes_are_ignored_besides_those_of_every_template(
         lines = (tmp_path / template / ".gitignore").read_text().splitlines()
         assert "__pycache__/" in lines
         assert not file or lines[-1] == file
+
+
+@pytest.mark.parametrize("template", new.FIRST_CALLS)
+def test_the_readme_has_the_sections_of_every_template_and_those_of_its_own(tmp_path, template):
+    new.write_project(tmp_path / "weather", template, "weather")
+    text = (tmp_path / "weather" / "README.md").read_text()
+    assert text.startswith("# weather\n\nAn MCP server ")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+        *("Install", "Test", "Run", "Record", "Install into a host")
+    ]
+    assert new.FIRST_CALLS[template].split()[0] in text
 
 
 def test_the_next_commands_are_printed(invoke, tmp_path):
