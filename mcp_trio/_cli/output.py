@@ -9,7 +9,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
 
 import click
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # Text that is safe on a terminal.
 
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
 _UNIT_STEP: Final = 1024
 
 
@@ -113,13 +112,10 @@ def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
 
 def size_text(count: float) -> str:
     """Return a number of bytes with its unit, such as `17 bytes` or `4.2 MiB`."""
-    is_exact = True
-    for unit in _UNITS[:-1]:
-        if count < _UNIT_STEP:
-            return f"{count:.0f} {unit}" if is_exact else f"{count:.1f} {unit}"
-        count /= _UNIT_STEP
-        is_exact = False
-    return f"{count:.1f} {_UNITS[-1]}"
+    if count < _UNIT_STEP:
+        return f"{count:.0f} bytes"
+    exponent = min((int(count).bit_length() - 1) // 10, 3)
+    return f"{count / _UNIT_STEP**exponent:.1f} {' KMG'[exponent]}iB"
 
 
 # Tables: cut to the screen on a terminal, complete elsewhere.
@@ -293,7 +289,7 @@ def call_bar(name: str, *, on_any_stderr: bool) -> "Generator[ProgressCallback |
 
     from rich.progress import TextColumn
 
-    with _bar(TextColumn("{task.fields[amount]}", markup=False)) as bar:
+    with _bar(TextColumn("{task.fields[amount]}", markup=False), is_delayed=False) as bar:
         task = bar.add_task(name, amount="")
 
         def report(params: ProgressParams) -> None:
@@ -314,7 +310,7 @@ def _amount(params: ProgressParams) -> str:
 def busy_bar(text: str) -> Generator[None, None, None]:
     """Within this context, show a bar on a terminal if the work takes long."""
     if sys.stderr.isatty():
-        with _bar() as bar, _started_after_delay(bar):
+        with _bar() as bar:
             bar.add_task(text, total=None)
             yield
     else:
@@ -340,7 +336,7 @@ def counting_bar(
     from rich.progress import MofNCompleteColumn
 
     begin = time.monotonic()
-    with _bar(MofNCompleteColumn(), in_thread=in_thread) as bar:
+    with _bar(MofNCompleteColumn(), in_thread=in_thread, is_delayed=in_thread) as bar:
         task = bar.add_task(text, total=total)
 
         def advance() -> None:
@@ -351,8 +347,7 @@ def counting_bar(
                 bar.start()
                 bar.refresh()
 
-        with _started_after_delay(bar) if in_thread else nullcontext():
-            yield advance
+        yield advance
 
 
 _Item = TypeVar("_Item")
@@ -376,7 +371,7 @@ def lines_with_bar(
 
     from rich.progress import DownloadColumn
 
-    with _bar(DownloadColumn()) as bar, _started_after_delay(bar):
+    with _bar(DownloadColumn()) as bar:
         task = bar.add_task(text, total=total_bytes)
         read_bytes = 0
         for line in lines:
@@ -388,8 +383,13 @@ def lines_with_bar(
 
 
 @contextmanager
-def _bar(*columns: "ProgressColumn", in_thread: bool = True) -> "Generator[Progress, None, None]":
-    """Yield a bar that is drawn once it is started, by a thread or not, and erased at the end."""
+def _bar(
+    *columns: "ProgressColumn", in_thread: bool = True, is_delayed: bool = True
+) -> "Generator[Progress, None, None]":
+    """Yield a bar that is erased at the end, and drawn by a thread or not.
+
+    It is drawn once it is started, which a timer does if `is_delayed`.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -403,20 +403,15 @@ def _bar(*columns: "ProgressColumn", in_thread: bool = True) -> "Generator[Progr
         auto_refresh=in_thread,
     )
     _bars.add(bar)
+    timer = threading.Timer(_BAR_DELAY_SECONDS, bar.start)
+    timer.daemon = True
+    if is_delayed:
+        timer.start()
     try:
         yield bar
     finally:
+        if is_delayed:
+            timer.cancel()
+            timer.join()
         _bars.discard(bar)
         bar.stop()
-
-
-@contextmanager
-def _started_after_delay(bar: "Progress") -> Generator[None, None, None]:
-    timer = threading.Timer(_BAR_DELAY_SECONDS, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
