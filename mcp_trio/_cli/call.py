@@ -219,12 +219,7 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
 
 @contextlib.asynccontextmanager
 async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator[None]:
-    """Connect the client, and set the log level; the connection is closed after the block.
-
-    Raises:
-        click.UsageError: The URL is invalid.
-        MCPError: The connection failed.
-    """
+    """Connect the client, and set the log level; the connection is closed after the block."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(client)
@@ -684,11 +679,7 @@ def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **ch
 
 
 async def get_prompt(client: "Client", name: str, given: dict[str, str]) -> "GetPromptResult":
-    """Get a prompt.
-
-    Raises:
-        MCPError: The request failed; the text names the prompt that was probably meant.
-    """
+    """Get a prompt; the error of an unknown one names the prompt that was probably meant."""
     try:
         return await client.get_prompt(name, given)
     except RequestError as error:

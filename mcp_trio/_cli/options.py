@@ -221,13 +221,13 @@ def files_of(file: str) -> list[str]:
 def highest_status(files: Iterable[str], check: Callable[[str], int]) -> int:
     """Return the highest exit status of `check` for one of the files.
 
-    A file that is no recording is reported on stderr, and counts as 2; the others are checked.
+    A file that cannot be used is reported on stderr, and counts as 2; the others are checked.
     """
     statuses: list[int] = []
     for file in files:
         try:
             statuses.append(check(file))
-        except RecordingError as error:
+        except (RecordingError, click.UsageError) as error:
             echo_error(str(error))
             statuses.append(2)
     return max(statuses)

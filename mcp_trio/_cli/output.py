@@ -323,11 +323,8 @@ def counting_bar(
 ) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each step, which a bar on a terminal shows.
 
-    Args:
-        text: What is done.
-        total: The number of steps; if there are more, the bar stays full.
-        in_thread: Whether a thread draws the bar. Without one, for work that forks this process,
-            the bar is only drawn by a step.
+    If there are more steps than `total`, the bar stays full. Unless it is drawn `in_thread`, for
+    work that forks this process, only a step draws it.
     """
     if not sys.stderr.isatty():
         yield lambda: None

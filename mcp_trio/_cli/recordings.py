@@ -508,33 +508,25 @@ def redact_command(
 
     redaction = _redaction(**rules)
     key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
-    if file != STDIN:
-        target = _target_file(file, output, in_place=in_place)
-        if target is not None and not in_place:
-            check_overwrites_nothing(target, overwrite=overwrite)
-        context.exit(_redact(file, target, redaction, key_bytes, in_place=in_place))
 
-    if output is None and not in_place:
-        raise click.UsageError("- needs -o with a folder, or --in-place")
-    files = files_of(file)
-    if output is not None:
-        try:
-            Path(output).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.UsageError(f"{output} cannot be created: {error.strerror}") from error
-    status = 0
-    for each in files:
-        try:
-            out = None if output is None else os.fspath(Path(output, Path(each).name))
-            target = _target_file(each, out, in_place=in_place)
-            if out is not None:
-                check_overwrites_nothing(out, overwrite=overwrite)
-            redacted = _redact(each, target, redaction, key_bytes, in_place=in_place)
-            status = max(status, redacted)
-        except (RecordingError, click.UsageError) as error:  # the others are redacted
-            echo_error(str(error))
-            status = 2
-    context.exit(status)
+    def redact(each: str, out: str | None) -> int:
+        target = _target_file(each, out, in_place=in_place)
+        if out is not None:
+            check_overwrites_nothing(out, overwrite=overwrite)
+        return _redact(each, target, redaction, key_bytes, in_place=in_place)
+
+    if file != STDIN:
+        context.exit(redact(file, output))
+    if output is None:
+        if not in_place:
+            raise click.UsageError("- needs -o with a folder, or --in-place")
+        context.exit(highest_status(files_of(file), lambda each: redact(each, None)))
+    files, folder = files_of(file), Path(output)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"{output} cannot be created: {error.strerror}") from error
+    context.exit(highest_status(files, lambda each: redact(each, str(folder / Path(each).name))))
 
 
 def _redact(
