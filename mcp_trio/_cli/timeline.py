@@ -63,18 +63,10 @@ OUTCOME_COLOURS: Final[Mapping[Outcome | None, str | None]] = {
     None: None,
 }
 
-
 _NS_PER_MS: Final = 1_000_000
 _OPPOSITE: Final[Mapping[Direction, Direction]] = {
     "to server": "to client",
     "to client": "to server",
-}
-# By whether the client recorded, and the kind of record. A proxy records like the server.
-_DIRECTIONS: Final[Mapping[tuple[bool, str], Direction]] = {
-    (False, "in"): "to server",
-    (False, "out"): "to client",
-    (True, "in"): "to client",
-    (True, "out"): "to server",
 }
 
 
@@ -182,7 +174,9 @@ class _Session:
     def message_rows(self, record: Record) -> list[Row]:
         """Return a row for each message; before those of a batch, one for the batch."""
         raw, envelope = body_bytes(record) or b"", record.envelope or {}
-        direction = _DIRECTIONS[self.is_of_client, record.kind]
+        # A proxy records like the server.
+        is_to_client = (record.kind == "in") == self.is_of_client
+        direction: Direction = "to client" if is_to_client else "to server"
         if "part" in envelope:  # a proxy saw a line that is too long, and forwarded it in parts
             rows = [Row(what=f"part {envelope['part']} of a line")]
         elif not raw.strip():
