@@ -678,8 +678,8 @@ recording_options: Final = combined(
 )
 
 # The parameters of `recording_options` are named as the arguments of `RecordOptions` and
-# `RecordPolicy`, except two: `redaction_key` is the file of a key, and `kept_headers` is the
-# argument `headers`, since `--header` has a parameter of that name.
+# `RecordPolicy`. But `redact` and `redaction_key`, the file of a key, make the argument
+# `redaction`; `kept_headers` is `headers`, since `--header` has a parameter of that name.
 _RECORDER_PARAMETERS: Final = (
     *("compress", "encrypt", "segment_bytes_max", "segment_seconds_max", "sync_seconds"),
     *("redact", "redaction_key", "overwrite"),
