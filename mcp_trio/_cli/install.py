@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-import attrs
 import click
 import msgspec
 
@@ -598,15 +597,18 @@ def install_command(
         if name is None:
             raise click.UsageError("a URL needs --name NAME")
     else:
-        launch = _Launch(target, packages, python, variables)
         if packages or python is not None:  # This process may lack what the server needs.
-            server_name = launch.name_from_session()
+            command, environment = _launch(target, packages, python, variables)
+            server_name = _name_from_session(command, environment)
         else:
-            server = launch.imported_server()
+            server = _import_server(target, variables)
             server_name = server.name
-            launch = attrs.evolve(launch, packages=server.dependencies)
+            command, environment = _launch(target, server.dependencies, None, variables)
         name = name or server_name
-        entry = launch.entry(host, recordings)
+        program, *arguments = command
+        if recordings is not None:
+            arguments += ["--record", _absolute(recordings)]
+        entry = local_entry(host, program, arguments, environment)
     if uninstalls:
         _remove(host, location, name)
     elif prints:
@@ -627,82 +629,61 @@ def _location(host: Host, scope: Scope, config: str | None) -> Location:
     return Location(Path(host.project_file).absolute(), Path.cwd())
 
 
-@attrs.frozen
-class _Launch:
-    """The start of a server by a host: its TARGET, packages, Python and environment variables."""
+def _launch(
+    target: str, packages: Sequence[str], python: str | None, variables: Mapping[str, str]
+) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command by which a host serves a TARGET over stdio, and its variables."""
+    from mcp_trio._replay.targets import split_target
 
-    target: str
-    packages: Sequence[str]
-    python: str | None
-    variables: Mapping[str, str]
+    source, colon, name = split_target(target)
+    top = source.partition(".")[0]
+    if source.endswith(".py"):
+        source = _absolute(source)
+    elif Path(top).is_dir() or Path(f"{top}.py").is_file():  # a module of the working directory
+        variables = {"PYTHONPATH": str(Path.cwd()), **variables}
+    run = ["run", f"{source}{colon}{name}"]
+    if not packages:
+        return [_absolute(python or sys.executable), "-m", "mcp_trio", *run], variables
+    uv = shutil.which("uv")
+    if uv is None:
+        raise click.UsageError(
+            f"{', '.join(packages)}: packages of --with, or of the server's dependencies, need uv,"
+            " which is not installed"
+        )
+    with_packages = (word for each in ("mcp-trio", *packages) for word in ("--with", each))
+    with_python = [] if python is None else ["--python", _absolute(python)]
+    # A host may start servers in the folder of some project, whose environment uv would use.
+    start = [_absolute(uv), "run", "--no-project", *with_python, *with_packages, "mcp-trio"]
+    return [*start, *run], variables
 
-    @property
-    def command(self) -> list[str]:
-        """The command that serves the target over stdio."""
-        from mcp_trio._replay.targets import split_target
 
-        source, colon, name = split_target(self.target)
-        if source.endswith(".py"):
-            source = _absolute(source)
-        run = ["run", f"{source}{colon}{name}"]
-        if not self.packages:
-            return [_absolute(self.python or sys.executable), "-m", "mcp_trio", *run]
-        uv = shutil.which("uv")
-        if uv is None:
-            raise click.UsageError(
-                f"{', '.join(self.packages)}: packages of --with, or of the server's dependencies,"
-                " need uv, which is not installed"
-            )
-        with_packages = (word for each in ("mcp-trio", *self.packages) for word in ("--with", each))
-        python = [] if self.python is None else ["--python", _absolute(self.python)]
-        # A host may start servers in the folder of some project, whose environment uv would use.
-        return [_absolute(uv), "run", "--no-project", *python, *with_packages, "mcp-trio", *run]
+def _import_server(target: str, variables: Mapping[str, str]) -> "Server":
+    """Import a server with its variables."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        with prints_to_stderr():
+            return load_server(target)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The server's variables, with the import path of a module in the working directory."""
-        from mcp_trio._replay.targets import split_target
 
-        source = split_target(self.target)[0]
-        top = source.partition(".")[0]
-        is_here = Path(top).is_dir() or Path(f"{top}.py").is_file()
-        if source.endswith(".py") or not is_here:
-            return self.variables
-        return {"PYTHONPATH": str(Path.cwd()), **self.variables}
+def _name_from_session(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Return the name of a server; start it for that."""
+    import trio
 
-    def entry(self, host: Host, recordings: str | None) -> dict[str, Any]:
-        """Return the host's entry of the server."""
-        program, *arguments = self.command
-        if recordings is not None:
-            arguments += ["--record", _absolute(recordings)]
-        return local_entry(host, program, arguments, self.environment)
+    from mcp_trio._client.client import Client
+    from mcp_trio._client.config import ServerConfig
 
-    def imported_server(self) -> "Server":
-        """Import the server with its variables."""
-        before = dict(os.environ)
-        os.environ.update(self.variables)
-        try:
-            with prints_to_stderr():
-                return load_server(self.target)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+    program, *arguments = command
+    config = ServerConfig(command=program, args=arguments, env=dict(variables))
 
-    def name_from_session(self) -> str:
-        """Return the server's name; start it for that."""
-        import trio
+    async def handshake() -> str:
+        async with Client(config, name="mcp-trio") as client:
+            return client.server_info.name
 
-        from mcp_trio._client.client import Client
-        from mcp_trio._client.config import ServerConfig
-
-        program, *arguments = self.command
-        config = ServerConfig(command=program, args=arguments, env=dict(self.environment))
-
-        async def handshake() -> str:
-            async with Client(config, name="mcp-trio") as client:
-                return client.server_info.name
-
-        return trio.run(handshake)
+    return trio.run(handshake)
 
 
 def _absolute(path: str) -> str:
