@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import shlex
 import shutil
 import sys
@@ -507,7 +506,7 @@ def redact_command(
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
 
     redaction = _redaction(**rules)
-    key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
+    key_bytes = os.urandom(KEY_BYTES) if key is None else read_key(key)
 
     def redact(each: str, out: str | None) -> int:
         target = _target_file(each, out, in_place=in_place)
