@@ -747,22 +747,16 @@ class Endpoints:
         if not self.server.has_registration:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
-            metadata = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
+            metadata = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise OAuthError("invalid_client_metadata", "the body is not a JSON object") from None
+        client_id, secret, now = self.server.random(), self.server.random(), self.server.now()
         try:
-            client, response = registered_client(
-                metadata,
-                client_id=self.server.random(),
-                secret=self.server.random(),
-                now=self.server.now(),
-            )
+            client, response = registered_client(metadata, client_id, secret, now=now)
         except InvalidClientError as error:
             raise OAuthError(error.code, str(error)) from None
-        if (
-            await self.server.storage.count(KINDS[OAuthClient], now=self.server.now())
-            >= self.server.registrations_max
-        ):
+        count = await self.server.storage.count(KINDS[OAuthClient], now=now)
+        if count >= self.server.registrations_max:
             raise OAuthError("temporarily_unavailable", "there are too many registered clients")
         await self._store(client.client_id, client, seconds=self.server.unused_seconds)
         return json_response(response, status=HTTPStatus.CREATED)

@@ -104,8 +104,13 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Return whether a redirect URI is one of the client's."""
         if uri in self.redirect_uris:
             return True
-        without_port = _without_loopback_port(uri)
-        return without_port is not None and without_port in self.redirect_uris
+        if not _is_redirect_uri(uri) or not is_loopback_redirect(uri):
+            return False
+        parts = urlsplit(uri)
+        if parts.port is None:
+            return False
+        without_port = parts._replace(netloc=parts.netloc.rpartition(":")[0]).geturl()
+        return without_port in self.redirect_uris
 
     def has_secret(self, secret: str) -> bool:
         """Return whether this is the secret of the client, in a time that does not tell."""
@@ -197,16 +202,6 @@ def is_loopback_redirect(uri: str) -> bool:
     return parts.scheme == "http" and parts.hostname in LOOPBACK
 
 
-def _without_loopback_port(uri: str) -> str | None:
-    """Return a loopback URI without its port; None if it is another URI."""
-    if not _is_redirect_uri(uri) or not is_loopback_redirect(uri):
-        return None
-    parts = urlsplit(uri)
-    if parts.port is None:
-        return None
-    return parts._replace(netloc=parts.netloc.rpartition(":")[0]).geturl()
-
-
 def shown_name(text: Any) -> str | None:
     """Return a name that a client has chosen, as it is displayed: short, and as plain text."""
     if not isinstance(text, str):
@@ -223,7 +218,7 @@ def _grant_types(metadata: Mapping[str, Any]) -> list[GrantType]:
 
 
 def registered_client(
-    metadata: Any, *, client_id: str, secret: str, now: float
+    metadata: Mapping[str, Any], client_id: str, secret: str, *, now: float
 ) -> tuple[OAuthClient, dict[str, Any]]:
     """Return a client that registers itself, and the response to it (RFC 7591).
 
@@ -232,25 +227,21 @@ def registered_client(
     Raises:
         InvalidClientError: The metadata are not valid.
     """
-    if not isinstance(metadata, dict):
-        raise InvalidClientError("the metadata of a client have to be a JSON object")
-    members = cast("dict[str, Any]", metadata)
-    method = members.get("token_endpoint_auth_method", "client_secret_basic")
+    method = metadata.get("token_endpoint_auth_method", "client_secret_basic")
     if method not in AUTH_METHODS:
         raise InvalidClientError(
             f"token_endpoint_auth_method has to be one of {', '.join(AUTH_METHODS)}"
         )
-    response_types = members.get("response_types", ["code"])
-    if response_types != ["code"]:
+    if metadata.get("response_types", ["code"]) != ["code"]:
         raise InvalidClientError('response_types has to be ["code"]')
     has_secret = method != "none"
     client = OAuthClient(
         client_id=client_id,
-        redirect_uris=checked_redirect_uris(members.get("redirect_uris")),
-        name=shown_name(members.get("client_name")),
+        redirect_uris=checked_redirect_uris(metadata.get("redirect_uris")),
+        name=shown_name(metadata.get("client_name")),
         secret_digest=sha256_hex(secret) if has_secret else None,
         auth_method=method,
-        grant_types=_grant_types(members),
+        grant_types=_grant_types(metadata),
         created_at=now,
     )
     response = {
@@ -293,32 +284,29 @@ def is_document_url(client_id: str) -> bool:
     )
 
 
-def client_of_document(url: str, document: Any) -> OAuthClient:
+def client_of_document(url: str, document: Mapping[str, Any]) -> OAuthClient:
     """Return the client that a metadata document describes.
 
     Raises:
         InvalidClientError: The document is not valid, is of another client, or needs a secret,
             which a public document cannot have.
     """
-    if not isinstance(document, dict):
-        raise InvalidClientError("the client's metadata document is not a JSON object")
-    members = cast("dict[str, Any]", document)
-    if members.get("client_id") != url:
+    if document.get("client_id") != url:
         raise InvalidClientError(
             "the client_id in the client's metadata document is not the document's URL"
         )
-    if members.get("token_endpoint_auth_method", "none") != "none":
+    if document.get("token_endpoint_auth_method", "none") != "none":
         raise InvalidClientError(
             'token_endpoint_auth_method in the client\'s metadata document is not "none"'
         )
-    if "client_secret" in members:
+    if "client_secret" in document:
         raise InvalidClientError("the client's metadata document has a client_secret")
     return OAuthClient(
         client_id=url,
-        redirect_uris=checked_redirect_uris(members.get("redirect_uris")),
-        name=shown_name(members.get("client_name")),
+        redirect_uris=checked_redirect_uris(document.get("redirect_uris")),
+        name=shown_name(document.get("client_name")),
         # Refresh tokens are rotated, so that a client without a secret may have them.
-        grant_types=_grant_types({"grant_types": list(GRANT_TYPES), **members}),
+        grant_types=_grant_types({"grant_types": list(GRANT_TYPES), **document}),
     )
 
 
@@ -399,7 +387,7 @@ class ClientDocuments:
         if kept is None or kept[0] <= now:
             outcome: OAuthClient | InvalidClientError
             try:
-                outcome = client_of_document(url, await self._fetch_within_limits(url, now))
+                outcome = await self._fetch(url, now)
             except InvalidClientError as error:
                 outcome = error
             is_valid = isinstance(outcome, OAuthClient)
@@ -412,14 +400,15 @@ class ClientDocuments:
             raise InvalidClientError(str(kept[1]))
         return kept[1]
 
-    async def _fetch_within_limits(self, url: str, now: float) -> Any:
+    async def _fetch(self, url: str, now: float) -> OAuthClient:
+        """Fetch a document within the limits of rate and time, and return its client."""
         host = urlsplit(url).hostname or ""
         if self._buckets.take(host, _RATE_PER_HOST, now):
             raise InvalidClientError(f"too many metadata documents of {host} were asked for")
         try:
             with trio.fail_after(SECONDS_MAX):
                 async with self._limiter:
-                    return await self._fetch_document(url)
+                    return client_of_document(url, await self._document(url))
         except trio.TooSlowError:
             text = f"no response within {SECONDS_MAX:g} s"
         except FetchError as error:
@@ -428,7 +417,7 @@ class ClientDocuments:
             text = str(error)
         raise InvalidClientError(f"the client's metadata document cannot be fetched: {text}")
 
-    async def _fetch_document(self, url: str) -> Any:
+    async def _document(self, url: str) -> Mapping[str, Any]:
         address = await self._address_of(url)
         parts = urlsplit(url)
         netloc = f"[{address}]" if ":" in address else address
@@ -448,9 +437,11 @@ class ClientDocuments:
         if not is_json_type(fetched.headers.get("content-type")):
             raise InvalidClientError("the client's metadata document is not sent as JSON")
         try:
-            return msgspec.json.decode(fetched.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidClientError("the client's metadata document is not JSON") from None
+            return msgspec.json.decode(fetched.body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise InvalidClientError(
+                "the client's metadata document is not a JSON object"
+            ) from None
 
     async def _address_of(self, url: str) -> str:
         """Return an address of the host of a URL.
