@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._auth.challenges import BEARER, DPOP, INSUFFICIENT_SCOPE, Challenge
+from mcp_trio._auth.challenges import BEARER, DPOP, INSUFFICIENT_SCOPE, USE_DPOP_NONCE, Challenge
 from mcp_trio._auth.metadata import (
     AUTHORIZATION_SERVER,
     AuthorizationServerMetadata,
@@ -67,7 +67,6 @@ GrantKind: TypeAlias = Literal[
 
 AUTHORIZATION_CODE: Final = "authorization_code"
 REFRESH_TOKEN: Final = "refresh_token"  # noqa: S105  no secret
-CLIENT_CREDENTIALS: Final = "client_credentials"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105  no secret
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
@@ -449,9 +448,6 @@ _REDIRECTS_MAX: Final = 3
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
 _TEXT_CHARS_MAX: Final = 300
 _AUTH_METHODS: Final[Mapping[str, AuthMethod]] = {name: name for name in get_args(AuthMethod)}
-# For a server that lists no methods, RFC 8414 says that it has this one.
-_DEFAULT_AUTH_METHODS: Final = ("client_secret_basic",)
-_USES_JWT_BEARER: Final = frozenset({"jwt_bearer", "id_jag"})
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -487,7 +483,7 @@ class ClientFlow:
     _resource_scopes: Sequence[str] | None = attrs.field(default=None, init=False)
     _issuer: str = attrs.field(default="", init=False)
     # Set by each step before the first one that needs it.
-    _authorization_server: AuthorizationServerMetadata = attrs.field(init=False)
+    _metadata: AuthorizationServerMetadata = attrs.field(init=False)
     _client: ClientInformation = attrs.field(init=False)
     _scopes: Sequence[str] | None = attrs.field(default=None, init=False)
     _is_client_unknown: bool = attrs.field(default=False, init=False)
@@ -514,22 +510,26 @@ class ClientFlow:
                 self.step = TRANSITIONS[self.step, result]
                 result = self._BEGIN_STEP[self.step](self, now)
         except UrlError as error:
-            raise self._error(str(error)) from None
+            raise self.error(str(error)) from None
         actions, self._to_store = [*self._to_store, result], []
         return actions
 
-    def _error(self, text: str, code: str | None = None) -> AuthorizationError:
-        return AuthorizationError(f"no token for {self.server_name}: {text}", code=code)
-
-    @property
-    def server_name(self) -> str:
-        """The URL of the server without the parts that may be secret."""
+    def error(self, text: str, code: str | None = None) -> AuthorizationError:
+        """Return an error that names the server without the parts of its URL that may be secret."""
         parts = urlsplit(self.server)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return AuthorizationError(f"no token for {server}: {text}", code=code)
 
     def _checked_url(self, url: str, name: str) -> str:
         check_url(url, name, server=self.server, trusted_hosts=self.settings.trusted_hosts)
         return url
+
+    def _endpoint(self, name: str) -> str:
+        """Return the URL of an endpoint of the authorization server, as its metadata name it."""
+        url: str | None = getattr(self._metadata, name)
+        if url is None:
+            raise self.error(f"{self._issuer} has no {name}")
+        return self._checked_url(url, f"the {name}")
 
     # The start
 
@@ -564,7 +564,7 @@ class ClientFlow:
         assert tokens is not None
         self._resource, self._issuer = tokens.resource, tokens.issuer
         self._client = self._client_of(tokens)
-        self._authorization_server = AuthorizationServerMetadata(
+        self._metadata = AuthorizationServerMetadata(
             issuer=tokens.issuer,
             token_endpoint=tokens.token_endpoint,
             revocation_endpoint=tokens.revocation_endpoint,
@@ -588,11 +588,11 @@ class ClientFlow:
         if response.status in _REDIRECTS and location is not None:
             self._redirects += 1
             if self._redirects > _REDIRECTS_MAX:
-                raise self._error(f"{url} redirects more than {_REDIRECTS_MAX} times")
+                raise self.error(f"{url} redirects more than {_REDIRECTS_MAX} times")
             self._urls.insert(0, urljoin(url, location))
             return Outcome.REDIRECTED
         if response.status // 100 == 5:  # noqa: PLR2004
-            raise self._error(f"{url} answered HTTP {response.status}; try again later")
+            raise self.error(f"{url} answered HTTP {response.status}; try again later")
         if response.status != 200:  # noqa: PLR2004
             self._reasons.append(f"{url} answered HTTP {response.status}")
             return Outcome.NOT_FOUND
@@ -610,10 +610,10 @@ class ClientFlow:
             if document is not Outcome.NOT_FOUND or not is_last:
                 return document
             if self._challenge is not None and self._challenge.resource_metadata is not None:
-                raise self._error("; ".join(self._reasons))
+                raise self.error("; ".join(self._reasons))
             return Outcome.NO_DOCUMENT
         if not is_resource_of(document.resource, self.server):
-            raise self._error(
+            raise self.error(
                 f"its metadata are for another resource, {document.resource[:_TEXT_CHARS_MAX]!r}"
             )
         self._resource = document.resource
@@ -622,7 +622,7 @@ class ClientFlow:
             self.requires_dpop = True
         issuers = document.authorization_servers
         if not issuers:
-            raise self._error("its metadata name no authorization server")
+            raise self.error("its metadata name no authorization server")
         self._issuer = self._chosen_issuer(issuers)
         self._urls = authorization_server_urls(self._checked_url(self._issuer, "the issuer"))
         self._reasons.clear()
@@ -639,7 +639,7 @@ class ClientFlow:
             if expected is None and tokens and tokens.client.client_id == configured.client_id:
                 expected = tokens.issuer
             if expected is not None and expected not in issuers:
-                raise self._error(
+                raise self.error(
                     f"the client {configured.client_id!r} is registered at {expected}, but the"
                     f" server names {', '.join(issuers)[:_TEXT_CHARS_MAX]}; register a client there"
                 )
@@ -656,7 +656,7 @@ class ClientFlow:
         """
         named = self.settings.issuer
         if named is not None and named.rstrip("/") not in (each.rstrip("/") for each in issuers):
-            raise self._error(
+            raise self.error(
                 f"the settings name the authorization server {named}, but the server uses"
                 f" {', '.join(issuers)[:_TEXT_CHARS_MAX]}"
             )
@@ -670,13 +670,13 @@ class ClientFlow:
             return Outcome.REDIRECTED
         if isinstance(document, AuthorizationServerMetadata):
             if document.issuer == self._issuer:
-                self._authorization_server = document
+                self._metadata = document
                 return Outcome.FOUND
             issuer = document.issuer[:_TEXT_CHARS_MAX]
             self._reasons.append(f"{url} is of another issuer, {issuer!r}")
         if is_last:
             reasons = "; ".join(self._reasons)
-            raise self._error(f"no metadata of the authorization server {self._issuer}: {reasons}")
+            raise self.error(f"no metadata of the authorization server {self._issuer}: {reasons}")
         return Outcome.NOT_FOUND
 
     def _request_origin_metadata(self, now: float) -> SendRequest:
@@ -695,11 +695,11 @@ class ClientFlow:
         if isinstance(document, AuthorizationServerMetadata):
             # No document has named the issuer: it is the origin, in either of its spellings.
             if document.issuer not in (origin, f"{origin}/"):
-                raise self._error(f"its metadata are of another issuer, {document.issuer!r}")
+                raise self.error(f"its metadata are of another issuer, {document.issuer!r}")
             self._issuer = document.issuer
-            self._authorization_server = document
+            self._metadata = document
             return Outcome.FOUND
-        self._authorization_server = AuthorizationServerMetadata(
+        self._metadata = AuthorizationServerMetadata(
             issuer=origin,
             authorization_endpoint=f"{origin}/authorize",
             token_endpoint=f"{origin}/token",
@@ -743,7 +743,7 @@ class ClientFlow:
         client = self.settings.client
         assert client is not None
         if client.issuer is not None and client.issuer != self._issuer:
-            raise self._error(
+            raise self.error(
                 f"the client {client.client_id!r} is registered at {client.issuer}, but the server"
                 f" uses {self._issuer}; register a client there"
             )
@@ -765,7 +765,7 @@ class ClientFlow:
             chosen = [*self._resource_scopes]
         if self.tokens is not None and self.tokens.issuer == self._issuer:
             chosen = [*self.tokens.requested_scopes, *chosen]
-        offered = self._authorization_server.scopes_supported or ()
+        offered = self._metadata.scopes_supported or ()
         is_user = self.settings.grant == AUTHORIZATION_CODE
         if OFFLINE_ACCESS not in (given or ()):
             chosen = [scope for scope in chosen if scope != OFFLINE_ACCESS]
@@ -777,18 +777,17 @@ class ClientFlow:
 
     def _prepare_redirect(self, now: float) -> Action:
         if not self.settings.is_interactive:
-            raise self._error("a user has to log in", code="login_required")
-        metadata = self._authorization_server
-        if metadata.authorization_endpoint is None or metadata.token_endpoint is None:
-            raise self._error(f"{self._issuer} has no authorization_endpoint or token_endpoint")
-        methods = metadata.code_challenge_methods_supported
+            raise self.error("a user has to log in", code="login_required")
+        if self._metadata.authorization_endpoint is None or self._metadata.token_endpoint is None:
+            raise self.error(f"{self._issuer} has no authorization_endpoint or token_endpoint")
+        methods = self._metadata.code_challenge_methods_supported
         if methods is None and not self.settings.assumes_pkce:
-            raise self._error(
+            raise self.error(
                 f"the metadata of {self._issuer} do not say that it supports PKCE"
                 " (code_challenge_methods_supported); OAuth(assume_pkce=True) takes it to do so"
             )
         if methods is not None and S256 not in methods:
-            raise self._error(f"{self._issuer} does not support PKCE with S256")
+            raise self.error(f"{self._issuer} does not support PKCE with S256")
         stored = self._stored_client(now)
         return PrepareRedirect(None if stored is None else stored.redirect_uri)
 
@@ -804,8 +803,7 @@ class ClientFlow:
 
     @property
     def _uses_metadata_document(self) -> bool:
-        metadata = self._authorization_server
-        is_supported = bool(metadata.client_id_metadata_document_supported)
+        is_supported = bool(self._metadata.client_id_metadata_document_supported)
         return is_supported and self.settings.metadata_url is not None
 
     def _take_redirect_uri(self, event: RedirectReady, now: float) -> Outcome:
@@ -813,7 +811,6 @@ class ClientFlow:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/client-registration
         """
-        metadata = self._authorization_server
         self._redirect_uri = event.redirect_uri
         if self.settings.client is not None:
             self._client = self._configured_client()
@@ -828,12 +825,10 @@ class ClientFlow:
         if stored is not None and stored.redirect_uri in (None, event.redirect_uri):
             self._client = stored
             return Outcome.REGISTERED
-        has_endpoint = metadata.registration_endpoint is not None
+        has_endpoint = self._metadata.registration_endpoint is not None
         return Outcome.NEEDS_REGISTRATION if has_endpoint else Outcome.NO_REGISTRATION
 
     def _register(self, _now: float) -> SendRequest:
-        metadata = self._authorization_server
-        assert metadata.registration_endpoint is not None
         host = urlsplit(self._redirect_uri).hostname or ""
         document: dict[str, Any] = {
             "client_name": self.settings.client_name,
@@ -848,14 +843,13 @@ class ClientFlow:
             document["dpop_bound_access_tokens"] = True
         return SendRequest(
             method="POST",
-            url=self._checked_url(metadata.registration_endpoint, "the registration_endpoint"),
+            url=self._endpoint("registration_endpoint"),
             headers={"Accept": "application/json", "Content-Type": "application/json"},
             body=msgspec.json.encode(document),
         )
 
     def _method_to_register(self) -> str:
-        metadata = self._authorization_server
-        methods = metadata.token_endpoint_auth_methods_supported
+        methods = self._metadata.token_endpoint_auth_methods_supported
         if methods is None:
             return "none"
         # A program on a user's computer cannot keep a secret.
@@ -873,7 +867,7 @@ class ClientFlow:
         try:
             registered = msgspec.json.decode(response.body, type=_RegistrationResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise self._error(f"{self._issuer} registered the client without a client_id") from None
+            raise self.error(f"{self._issuer} registered the client without a client_id") from None
         method = registered.token_endpoint_auth_method or self._method_to_register()
         if registered.client_secret is not None and method == "none":
             method = self._method_with_secret()
@@ -888,9 +882,6 @@ class ClientFlow:
         self._to_store.append(StoreClient(self._client))
         return Outcome.REGISTERED
 
-    def _ask_for_client(self, _now: float) -> AskForClient:
-        return AskForClient(self._issuer)
-
     def _take_given_client(self, event: ClientGiven, _now: float) -> Outcome:
         self._client = attrs.evolve(
             event.client, issuer=self._issuer, redirect_uri=self._redirect_uri
@@ -899,9 +890,7 @@ class ClientFlow:
         return Outcome.REGISTERED
 
     def _authorize(self, _now: float) -> Authorize:
-        metadata = self._authorization_server
-        assert metadata.authorization_endpoint is not None
-        endpoint = self._checked_url(metadata.authorization_endpoint, "the authorization_endpoint")
+        endpoint = self._endpoint("authorization_endpoint")
         check_authorization_url(endpoint)
         query = {
             "response_type": "code",
@@ -924,36 +913,28 @@ class ClientFlow:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#authorization-response-validation
         """
-        metadata = self._authorization_server
         pairs = parse_qsl(urlsplit(event.url).query, keep_blank_values=True)
         parameters = dict(pairs)
         if len(parameters) != len(pairs):
-            raise self._error("the authorization response has a parameter twice")
+            raise self.error("the authorization response has a parameter twice")
         if not hmac.compare_digest(parameters.get("state", "").encode(), self.state.encode()):
-            raise self._error(
-                "the authorization response has another state: it is of another login"
-            )
+            raise self.error("the authorization response has another state: it is of another login")
         issuer = parameters.get("iss")
-        if issuer is None and metadata.authorization_response_iss_parameter_supported:
-            raise self._error(
-                f"the authorization response does not say that {self._issuer} sent it"
-            )
+        if issuer is None and self._metadata.authorization_response_iss_parameter_supported:
+            raise self.error(f"the authorization response does not say that {self._issuer} sent it")
         if issuer is not None and issuer != self._issuer:
-            raise self._error(f"the authorization response is not from {self._issuer}")
+            raise self.error(f"the authorization response is not from {self._issuer}")
         if "error" in parameters:
             error = _ErrorResponse(parameters["error"], parameters.get("error_description"))
-            raise self._error(
+            raise self.error(
                 f"{self._issuer} did not authorize the client: {_shown(error)}", code=error.error
             )
         if not parameters.get("code"):
-            raise self._error("the authorization response has no code")
+            raise self.error("the authorization response has no code")
         self._code = parameters["code"]
         return Outcome.AUTHORIZED
 
     # Tokens by which a program gets a token
-
-    def _ask_for_assertion(self, _now: float) -> MakeAssertion:
-        return MakeAssertion("grant", self._issuer)
 
     def _take_assertion(self, event: AssertionMade, _now: float) -> Outcome:
         self._assertion = event.token
@@ -962,8 +943,8 @@ class ClientFlow:
 
     def _exchange_at_provider(self, _now: float) -> Action:
         """Exchange the identity assertion for an ID-JAG, which the identity provider signs."""
-        settings = self.settings
-        assert settings.provider is not None
+        settings, provider = self.settings, self.settings.provider
+        assert provider is not None
         assert settings.provider_token_endpoint is not None
         parameters = {
             "grant_type": TOKEN_EXCHANGE,
@@ -975,17 +956,15 @@ class ClientFlow:
         }
         if self._scopes:
             parameters["scope"] = " ".join(self._scopes)
-        provider = settings.provider
-        method: AuthMethod = provider.auth_method or (
-            "none" if provider.client_secret is None else "client_secret_basic"
-        )
+        has_secret = provider.client_secret is not None
+        method: AuthMethod = "client_secret_basic" if has_secret else "none"
         # The user names the identity provider, so its address is not that of an attacker.
         return self._form_request(settings.provider_token_endpoint, parameters, provider, method)
 
     def _take_id_jag(self, response: ResponseReceived, _now: float) -> Outcome:
         granted = self._token_response(response, "the identity provider")
         if granted.issued_token_type not in (None, ID_JAG):
-            raise self._error(f"the identity provider issued a {granted.issued_token_type!r}")
+            raise self.error(f"the identity provider issued a {granted.issued_token_type!r}")
         self._assertion = granted.access_token
         return Outcome.GRANTED
 
@@ -1001,7 +980,7 @@ class ClientFlow:
                 "redirect_uri": self._redirect_uri,
                 "code_verifier": self.verifier,
             }
-        elif grant in _USES_JWT_BEARER:
+        elif grant in ("jwt_bearer", "id_jag"):
             parameters = {"grant_type": JWT_BEARER, "assertion": self._assertion}
         elif grant == "token_exchange":
             parameters = {
@@ -1011,47 +990,41 @@ class ClientFlow:
                 "requested_token_type": ACCESS_TOKEN,
             }
         else:
-            parameters = {"grant_type": CLIENT_CREDENTIALS}
+            parameters = {"grant_type": "client_credentials"}
         if grant != AUTHORIZATION_CODE and self._scopes:
             parameters["scope"] = " ".join(self._scopes)
-        return self._request_at_token_endpoint(parameters)
+        parameters["resource"] = self._resource
+        return self._authenticated_request("token_endpoint", parameters)
 
     def _request_refresh(self, _now: float) -> Action:
         assert self.tokens is not None
         if self.tokens.refresh_token is None:
-            raise self._error("the token expires, and there is no refresh token")
-        parameters = {"grant_type": REFRESH_TOKEN, "refresh_token": self.tokens.refresh_token}
-        return self._request_at_token_endpoint(parameters)
-
-    def _request_at_token_endpoint(self, parameters: dict[str, str]) -> Action:
-        metadata = self._authorization_server
-        parameters["resource"] = self._resource
-        return self._authenticated_request("token_endpoint", metadata.token_endpoint, parameters)
+            raise self.error("the token expires, and there is no refresh token")
+        parameters = {
+            "grant_type": REFRESH_TOKEN,
+            "refresh_token": self.tokens.refresh_token,
+            "resource": self._resource,
+        }
+        return self._authenticated_request("token_endpoint", parameters)
 
     def _request_revocation(self, _now: float) -> Action:
         """Revoke the refresh token, and with it all tokens of its grant, or else the access token.
 
         https://www.rfc-editor.org/rfc/rfc7009#section-2.1
         """
-        metadata, tokens = self._authorization_server, self.tokens
+        tokens = self.tokens
         assert tokens is not None
         parameters = {"token": tokens.access_token, "token_type_hint": "access_token"}
         if tokens.refresh_token is not None:
             parameters = {"token": tokens.refresh_token, "token_type_hint": REFRESH_TOKEN}
-        return self._authenticated_request(
-            "revocation_endpoint", metadata.revocation_endpoint, parameters
-        )
+        return self._authenticated_request("revocation_endpoint", parameters)
 
-    def _authenticated_request(
-        self, name: str, endpoint: str | None, parameters: dict[str, str]
-    ) -> Action:
+    def _authenticated_request(self, endpoint: str, parameters: dict[str, str]) -> Action:
         """Return a request with the client's authentication.
 
         If the client authenticates with an assertion and has none yet, the action makes that first.
         """
-        if endpoint is None:
-            raise self._error(f"{self._issuer} has no {name}")
-        url = self._checked_url(endpoint, f"the {name}")
+        url = self._endpoint(endpoint)
         method: AuthMethod | None = self._client.auth_method
         if method is None:
             method = "none" if self._client.client_secret is None else self._method_with_secret()
@@ -1060,8 +1033,8 @@ class ClientFlow:
         return self._form_request(url, parameters, self._client, method)
 
     def _method_with_secret(self) -> AuthMethod:
-        metadata = self._authorization_server
-        methods = metadata.token_endpoint_auth_methods_supported or _DEFAULT_AUTH_METHODS
+        # A server that lists no methods has "client_secret_basic" (RFC 8414).
+        methods = self._metadata.token_endpoint_auth_methods_supported or ()
         has_post_only = "client_secret_post" in methods and "client_secret_basic" not in methods
         return "client_secret_post" if has_post_only else "client_secret_basic"
 
@@ -1101,12 +1074,15 @@ class ClientFlow:
         return Outcome.CLIENT_ASSERTION_MADE
 
     def _take_token(self, response: ResponseReceived, now: float) -> Outcome:
-        if self._needs_nonce(response):
+        error = _error_in(response)
+        code = None if error is None else error.error
+        if code == USE_DPOP_NONCE and not self._had_nonce:  # RFC 9449, section 8
+            self._had_nonce = True
+            self._client_assertion = None  # an assertion is used once
             return Outcome.NEEDS_NONCE
         # The server rejects the refresh token: the user logs in.
         if self.step is Step.REFRESH and response.status in (400, 401):
-            error = _error_in(response)
-            self._is_client_unknown = error is not None and error.error == "invalid_client"
+            self._is_client_unknown = code == "invalid_client"
             return Outcome.REJECTED
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED
@@ -1116,28 +1092,16 @@ class ClientFlow:
             raise self._rejection(f"{self._issuer} did not revoke the token", response)
         return Outcome.REVOKED
 
-    def _needs_nonce(self, response: ResponseReceived) -> bool:
-        """Return whether the same request has to be repeated with the server's nonce, once.
-
-        https://www.rfc-editor.org/rfc/rfc9449#section-8
-        """
-        error = _error_in(response)
-        needs_nonce = error is not None and error.error == "use_dpop_nonce" and not self._had_nonce
-        if needs_nonce:
-            self._had_nonce = True
-            self._client_assertion = None  # an assertion is used once
-        return needs_nonce
-
     def _token_response(self, response: ResponseReceived, name: str) -> _TokenResponse:
         if response.status != 200:  # noqa: PLR2004
             raise self._rejection(f"{name} issued no token", response)
         try:
             granted = msgspec.json.decode(response.body, type=_TokenResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise self._error(f"{name} answered without an access_token") from None
+            raise self.error(f"{name} answered without an access_token") from None
         texts = (granted.access_token, granted.refresh_token or "")
         if not granted.access_token or not _TOKEN_CHARACTERS.issuperset("".join(texts)):
-            raise self._error(f"{name} issued a token with characters that no token may have")
+            raise self.error(f"{name} issued a token with characters that no token may have")
         return granted
 
     def _rejection(
@@ -1146,21 +1110,19 @@ class ClientFlow:
         """Return the error about a response; `hints` has what to add for some error codes."""
         error = _error_in(response)
         if error is None:
-            return self._error(f"{failed}: HTTP {response.status}")
+            return self.error(f"{failed}: HTTP {response.status}")
         hint = (hints or {}).get(error.error, "")
-        return self._error(f"{failed}: {_shown(error)}{hint}", code=error.error)
+        return self.error(f"{failed}: {_shown(error)}{hint}", code=error.error)
 
     def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
-        metadata, before = self._authorization_server, self.tokens
+        metadata, before = self._metadata, self.tokens
         assert metadata.token_endpoint is not None
         kinds: Mapping[str, Literal["Bearer", "DPoP"]] = {"bearer": BEARER, "dpop": DPOP}
         kind = kinds.get(granted.token_type.lower())
         if kind is None:
-            raise self._error(
-                f"{self._issuer} issued a token whose type is neither Bearer nor DPoP"
-            )
+            raise self.error(f"{self._issuer} issued a token whose type is neither Bearer nor DPoP")
         if self.requires_dpop and kind != DPOP:
-            raise self._error(f"{self._issuer} issued a token that is not bound to a key (DPoP)")
+            raise self.error(f"{self._issuer} issued a token that is not bound to a key (DPoP)")
         is_refresh = self.step in (Step.RENEWAL, Step.REFRESH)
         refresh_token, scopes = granted.refresh_token, self._scopes
         if is_refresh:
@@ -1170,33 +1132,29 @@ class ClientFlow:
             scopes = before.scopes
         if granted.scope is not None:
             scopes = granted.scope.split()
+        expires_at = renew_at = None
         seconds = _lifetime(granted.expires_in)
+        if seconds is not None:
+            expires_at = now + seconds
+            renew_at = expires_at - min(self.settings.renew_before_seconds, seconds / 5)
+        client = self._client
+        if self.settings.client is not None:  # its secret stays in the settings
+            client = attrs.evolve(client, client_secret=None)
         return TokenSet(
             server=self.server,
             resource=self._resource,
             issuer=self._issuer,
             token_endpoint=metadata.token_endpoint,
             revocation_endpoint=metadata.revocation_endpoint,
-            client=(
-                self._client
-                if self.settings.client is None
-                else attrs.evolve(self._client, client_secret=None)
-            ),
+            client=client,
             access_token=granted.access_token,
             token_type=kind,
-            expires_at=None if seconds is None else now + seconds,
-            renew_at=(
-                None
-                if seconds is None
-                else now + seconds - min(self.settings.renew_before_seconds, seconds / 5)
-            ),
+            expires_at=expires_at,
+            renew_at=renew_at,
             refresh_token=refresh_token,
             scopes=None if scopes is None else [*scopes],
             requested_scopes=[*(self._scopes or ())],
         )
-
-    def _finish(self, _now: float) -> Finish:
-        return Finish(self._result)
 
     # The method that takes an event in a step, and the method that begins a step.
 
@@ -1232,13 +1190,13 @@ class ClientFlow:
         Step.REFRESH: _request_refresh,
         Step.REDIRECT: _prepare_redirect,
         Step.REGISTRATION: _register,
-        Step.CLIENT_QUESTION: _ask_for_client,
+        Step.CLIENT_QUESTION: lambda self, _now: AskForClient(self._issuer),
         Step.AUTHORIZATION: _authorize,
-        Step.ASSERTION: _ask_for_assertion,
+        Step.ASSERTION: lambda self, _now: MakeAssertion("grant", self._issuer),
         Step.PROVIDER: _exchange_at_provider,
         Step.TOKEN: _request_token,
         Step.REVOCATION: _request_revocation,
-        Step.FINISHED: _finish,
+        Step.FINISHED: lambda self, _now: Finish(self._result),
     }
 
 

@@ -831,11 +831,11 @@ class _Driver:
             ):
                 response = await self._receive(request)
         except trio.TooSlowError:
-            raise self._error(
+            raise self.flow.error(
                 f"{url} did not answer within limits.authorization.request_seconds ({seconds:g})"
             ) from None
         except httpx2.RequestError as error:
-            raise self._error(f"{url} cannot be reached: {text_with_cause(error)}") from error
+            raise self.flow.error(f"{url} cannot be reached: {text_with_cause(error)}") from error
         assert response is not None
         if self.flow.requires_dpop:
             self._proof_key.note_nonce(url, response.headers.get("dpop-nonce"))
@@ -846,14 +846,14 @@ class _Driver:
         response = await self.http.send(request, auth=None, stream=True, follow_redirects=False)
         try:
             if encoding := response.headers.get("content-encoding"):
-                raise self._error(
+                raise self.flow.error(
                     f"{request.url} answered with Content-Encoding {encoding!r}, although the"
                     " request has Accept-Encoding: identity"
                 )
             bytes_max = self.auth.limits.document_bytes_max
             body = await bounded_body(response, bytes_max)
             if body is None:
-                raise self._error(
+                raise self.flow.error(
                     f"{request.url} answered with more than"
                     f" limits.authorization.document_bytes_max ({bytes_max}) bytes"
                 )
@@ -877,7 +877,7 @@ class _Driver:
         if is_allowed or closeness(host) or literal_address(host) is not None:
             return
         if await _resolved_closeness(host) > await _resolved_closeness(server_host):
-            raise self._error(
+            raise self.flow.error(
                 f"{host} is this computer or in a private network, unlike the server;"
                 " trusted_hosts= allows that"
             )
@@ -905,7 +905,7 @@ class _Driver:
     async def _ask_for_client(self, issuer: str) -> ClientInformation:
         ask = self._oauth.ask_for_client
         if ask is None:
-            raise self._error(
+            raise self.flow.error(
                 f"{issuer} does not register clients: register one there, and pass its id with"
                 " client_id="
             )
@@ -930,7 +930,7 @@ class _Driver:
                 redirected = returned
                 cancel_scope.cancel()
             elif self.listener is None:
-                failure = self._error(
+                failure = self.flow.error(
                     "on_authorize= returned None, but the redirect does not go to a loopback"
                     " address: it has to return the URL to which the browser was redirected"
                 )
@@ -944,13 +944,10 @@ class _Driver:
         if failure is not None:
             raise failure
         if timeout.cancelled_caught:
-            raise self._error(
+            raise self.flow.error(
                 f"there was no login within limits.authorization.login_seconds ({seconds:g})"
             )
         return redirected
-
-    def _error(self, text: str) -> AuthorizationError:
-        return AuthorizationError(f"no token for {self.flow.server_name}: {text}")
 
 
 async def _resolved_closeness(host: str) -> int:
