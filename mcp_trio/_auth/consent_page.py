@@ -18,8 +18,7 @@ from mcp_trio._auth.oauth_clients import OAuthClient, is_loopback_redirect
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
 
 if TYPE_CHECKING:
-    from mcp_trio._auth.authorization_endpoints import AuthorizationRequest
-    from mcp_trio._auth.authorization_server import AuthorizationServer
+    from mcp_trio._auth.authorization_server import AuthorizationRequest, AuthorizationServer
 
 # 256 random bits in Base64URL.
 _COOKIE_VALUE: Final = re.compile(r"[A-Za-z0-9_-]{43}")

@@ -12,7 +12,7 @@ import trio.testing
 from joserfc import jwk
 
 from mcp_trio import Client, Context, RequestError, Server
-from mcp_trio._auth.authorization_endpoints import Grant
+from mcp_trio._auth.authorization_server import Grant
 from mcp_trio._auth.challenges import parse_challenges
 from mcp_trio._auth.verification import ALGORITHMS
 from mcp_trio._server.http_serve import app_of
