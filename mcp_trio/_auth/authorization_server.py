@@ -1049,11 +1049,7 @@ def error_response(error: OAuthError, request: HttpRequest) -> HttpResponse:
 
 
 def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
-    """Return the client id and secret in a header; both are form-encoded (RFC 6749, 2.3.1).
-
-    Raises:
-        OAuthError: The header has no such credentials.
-    """
+    """Return the client id and secret in a header; both are form-encoded (RFC 6749, 2.3.1)."""
     value = request.header("authorization")
     if value is None:
         return None

@@ -65,11 +65,7 @@ async def open_browser(url: str) -> None:
 
 
 async def _read_source(source: TokenSource) -> str:
-    """Return the token of a source.
-
-    Raises:
-        AuthorizationError: The file cannot be read.
-    """
+    """Return the current token of a source."""
     if isinstance(source, str):
         return source
     if callable(source):

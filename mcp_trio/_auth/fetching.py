@@ -4,9 +4,9 @@ Documents and keys are read up to a number of bytes and for a number of seconds,
 followed, and bodies are not decompressed.
 """
 
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OK: Final = 200
-_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
+
+
+class _ErrorResponse(msgspec.Struct):
+    error: Annotated[str, msgspec.Meta(pattern=r"\A[a-z_]{1,40}\Z")]
 
 
 class FetchError(Exception):
@@ -152,8 +155,10 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         FetchError: The status is not 200, or the body is not such a document.
     """
     if fetched.status != _OK:
-        code = _oauth_error(fetched.body)
-        reason = f"HTTP status {fetched.status}" + (f", {code}" if code else "")
+        reason, code = f"HTTP status {fetched.status}", None
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            code = msgspec.json.decode(fetched.body, type=_ErrorResponse).error
+            reason += f", {code}"
         raise FetchError(url, reason, fetched.status, code)
     if fetched.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
         raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
@@ -170,26 +175,9 @@ def authenticated_form(
 
     https://www.rfc-editor.org/rfc/rfc6749#section-2.3.1
 
-    Args:
-        form: The members of the form.
-        client_id: The id of the client.
-        client_secret: The secret of the client.
-        is_basic: True sends both by the method "client_secret_basic", in a header; False by
-            "client_secret_post", in the form.
+    `is_basic` sends the id and the secret by the method "client_secret_basic", in a header;
+    otherwise they are sent by "client_secret_post", in the form.
     """
     if is_basic:  # The RFC requires that both are form-encoded first.
         return {"data": form, "auth": (quote(client_id, safe=""), quote(client_secret, safe=""))}
     return {"data": {**form, "client_id": client_id, "client_secret": client_secret}}
-
-
-class _ErrorResponse(msgspec.Struct):
-    error: str
-
-
-def _oauth_error(body: bytes) -> str | None:
-    """Return the error code of an OAuth error response; None if the body is something else."""
-    try:
-        code = msgspec.json.decode(body, type=_ErrorResponse).error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return code if _ERROR_CODE.fullmatch(code) else None

@@ -580,11 +580,7 @@ class ServerAuth(_TrioAuth):
 
     @asynccontextmanager
     async def _locked(self) -> AsyncGenerator[None]:
-        """Hold the store's lock of this server; wait for the process that holds it.
-
-        Raises:
-            AuthorizationError: Another process holds it for longer than a login may take.
-        """
+        """Hold the store's lock of this server; wait for the process that holds it."""
         release: Release | None = None
         with trio.move_on_after(self.limits.login_seconds):
             # Another process does not report that it has released the lock.

@@ -135,11 +135,7 @@ class Issuer:
         return _age(self._tried_at) < self.pause_seconds
 
     def _check_pause(self) -> None:
-        """Check that the last failure is long enough ago.
-
-        Raises:
-            VerifierUnavailableError: It is not; the text is that of the failure.
-        """
+        """Raise the error of the last failure again during the pause after it."""
         if self._failure and self._is_pausing:
             raise VerifierUnavailableError(self._failure)
 

@@ -444,12 +444,7 @@ class ClientDocuments:
             ) from None
 
     async def _address_of(self, url: str) -> str:
-        """Return an address of the host of a URL.
-
-        Raises:
-            InvalidClientError: One of the addresses is not allowed.
-            OSError: The name has no address.
-        """
+        """Return an address of the host of a URL, if all of its addresses are allowed."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         found = [host]

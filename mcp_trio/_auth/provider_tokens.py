@@ -188,12 +188,7 @@ class ProviderTokens:
     async def _renewed(
         self, login_id: str, tokens: _KeptTokens, refresh_token: str, claim: bytes, ends_at: float
     ) -> str:
-        """Return the new access token; `claim` is the record that keeps other processes away.
-
-        Raises:
-            AccessDenied: The provider has ended the login.
-            RequestError: The provider gives no token now, and the old one has expired.
-        """
+        """Return the new access token; `claim` is the record that keeps other processes away."""
         try:
             response = await self.renew(refresh_token)
         except ProviderError as error:
@@ -258,9 +253,8 @@ CREDENTIALS: Final = "mcp_trio.credentials"
 def token_auth(token_of: Callable[[], Awaitable[str]], check: Callable[[str], None]) -> Any:
     """Return a function for `auth=` of a request, which sends it with a token to its origin alone.
 
-    Args:
-        token_of: Returns the token, inside of the effect.
-        check: Raises an error for a URL to which no token may be sent.
+    `token_of` is called inside of the effect; `check` raises an error for a URL to which no token
+    may be sent.
     """
 
     def add(request: Any) -> Any:

@@ -390,11 +390,7 @@ class ProtectedResource:
         return auth
 
     def _credentials(self, request: HttpRequest) -> tuple[str, str]:
-        """Return the scheme, in lower case, and the token of a request.
-
-        Raises:
-            RejectedError: There is none, or there are several.
-        """
+        """Return the scheme, in lower case, and the token of a request."""
         sent = request.headers.get("authorization")
         if sent is None:
             raise self._unauthenticated(request)
@@ -413,10 +409,6 @@ class ProtectedResource:
 
         A token may be bound to a key by DPoP (RFC 9449), and to a certificate of the client, which
         the listener has verified (RFC 8705, section 3).
-
-        Raises:
-            InvalidTokenError: The token is bound in another way, or is not bound.
-            RejectedError: The proof is missing, invalid or lacks a nonce.
         """
         dpop = self.settings.dpop
         confirmation = auth.claims.get("cnf")
@@ -469,11 +461,7 @@ class ProtectedResource:
         return RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
 
     def _check_audience_and_expiry(self, auth: AuthInfo) -> None:
-        """Check what no verifier has to check by itself.
-
-        Raises:
-            InvalidTokenError: The token is for another server, or has expired.
-        """
+        """Check what no verifier has to check by itself."""
         audience = auth.claims.get("aud")
         if audience is not None:
             try:

@@ -132,11 +132,7 @@ class TokenCache:
 
 
 def _check_algorithms(_verifier: object, _field: object, algorithms: Collection[str]) -> None:
-    """Check a setting for algorithms, as a validator of attrs.
-
-    Raises:
-        ValueError: There is none, or one that is not allowed.
-    """
+    """Check a setting for algorithms, as a validator of attrs."""
     unknown = sorted(set(algorithms) - set(ALGORITHMS))
     if unknown or not algorithms:
         raise ValueError(f"unknown algorithms {unknown}: choose from {', '.join(ALGORITHMS)}")
@@ -344,11 +340,6 @@ def _is_time(value: Any) -> bool:
 # Introspection ------------------------------------------------------------------------------------
 
 
-class _StoredFacts(msgspec.Struct):
-    auth: AuthInfo
-    until: float
-
-
 @attrs.define(eq=False, repr=False)
 class Introspection:
     """A verifier that asks the authorization server about each token (RFC 7662).
@@ -414,8 +405,8 @@ class Introspection:
             return known
         stored = await self._load_facts(token)
         if stored is not None:
-            self._cache.keep(token, stored.auth, stored.until)
-            return stored.auth
+            self._cache.keep(token, *stored)
+            return stored[0]
         members = await self._introspect(token)
         if members.get("active") is not True:
             return None
@@ -441,19 +432,20 @@ class Introspection:
         with suppress(RequestError):
             # A store may keep a value only under a key that was taken.
             await store.take(key, seconds=seconds, client=auth.principal)
-            facts = msgspec.json.encode(_StoredFacts(auth, until))
-            await store.keep(key, facts, seconds=seconds)
+            await store.keep(key, msgspec.json.encode((auth, until)), seconds=seconds)
 
-    async def _load_facts(self, token: str) -> "_StoredFacts | None":
-        """Return the facts that another instance has stored about a token, if there are any."""
+    async def _load_facts(self, token: str) -> tuple[AuthInfo, float] | None:
+        """Return the facts that another instance has stored about a token, and until when."""
         if self.store is None:
             return None
         try:
             facts = await self.store.kept(self._key(token))
         except RequestError:
             return None
-        found = None if facts is None else msgspec.json.decode(facts, type=_StoredFacts)
-        return None if found is None or found.until <= self.now() else found
+        if facts is None:
+            return None
+        found = msgspec.json.decode(facts, type=tuple[AuthInfo, float])
+        return found if self.now() < found[1] else None
 
     def _key(self, token: str) -> str:
         return hashlib.sha256(f"token {self.issuer} {token}".encode()).hexdigest()
@@ -632,9 +624,6 @@ class DPoP:
         """Remember a proof as used, for as long as it could be accepted.
 
         That is `2 * seconds_max`, since its time may be as much as `seconds_max` in the future.
-
-        Raises:
-            InvalidProofError: It was used before.
         """
         while self._used_until:
             oldest = next(iter(self._used_until))
