@@ -10,7 +10,7 @@ https://www.rfc-editor.org/rfc/rfc9728#section-5.1
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -29,14 +29,14 @@ USE_DPOP_NONCE: Final = "use_dpop_nonce"
 
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  the syntax of RFC 9110, section 5.6.2
 # A scheme ends at white space, at a comma or with the header; a parameter's name does not.
-_SCHEME: Final = re.compile(rf"{_TOKEN}(?![^ \t,])")
-_TOKEN_68: Final = re.compile(r"[ \t]+([A-Za-z0-9._~+/-]+=*)(?=[ \t]*(?:,|\Z))")
+_SCHEME: Final = re.compile(rf"[ \t,]*({_TOKEN})(?![^ \t,])")
+_TOKEN_68: Final = re.compile(r"[ \t]+([A-Za-z0-9._~+/-]+=*)[ \t]*(?:,|\Z)")
 # RFC 9110 requires quotes around a URL, but some servers send URLs without them. So a value without
 # quotes may have all characters except separators and quotes.
 _PARAMETER: Final = re.compile(
-    rf"""[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^ \t,"=][^ \t,"]*))""", re.DOTALL
+    rf"""[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^ \t,"=][^ \t,"]*))[ \t,]*""",
+    re.DOTALL,
 )
-_SEPARATORS: Final = re.compile(r"[ \t,]*")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 # The characters that a quoted string may have; quotes and backslashes are escaped.
 _QUOTABLE: Final = re.compile(r"[\t !-~\x80-\xff]*")
@@ -88,32 +88,24 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     Args:
         values: The value of each header, or one value in which they are joined by commas.
     """
-    return [challenge for value in values for challenge in _challenges_in(value)]
-
-
-def _challenges_in(value: str) -> Iterator[Challenge]:
-    position = _skip_separators(value, 0)
-    while (scheme := _SCHEME.match(value, position)) is not None:
-        position = scheme.end()
-        token68 = _TOKEN_68.match(value, position)
-        if token68 is not None:
-            yield Challenge(scheme=scheme[0], token68=token68[1])
-            position = _skip_separators(value, token68.end())
-            continue
-        parameters: dict[str, str] = {}
-        while (parameter := _PARAMETER.match(value, position)) is not None:
-            name, quoted, plain = parameter.groups()
-            text = plain if quoted is None else _ESCAPED.sub(r"\1", quoted)
-            parameters.setdefault(name.lower(), text)
-            position = _skip_separators(value, parameter.end())
-        yield Challenge(scheme=scheme[0], parameters=parameters)
-        position = _skip_separators(value, position)
-
-
-def _skip_separators(value: str, position: int) -> int:
-    found = _SEPARATORS.match(value, position)
-    assert found is not None  # it matches the empty string as well
-    return found.end()
+    challenges: list[Challenge] = []
+    for value in values:
+        position = 0
+        while (scheme := _SCHEME.match(value, position)) is not None:
+            position = scheme.end()
+            token68 = _TOKEN_68.match(value, position)
+            if token68 is not None:
+                challenges.append(Challenge(scheme=scheme[1], token68=token68[1]))
+                position = token68.end()
+                continue
+            parameters: dict[str, str] = {}
+            while (parameter := _PARAMETER.match(value, position)) is not None:
+                name, quoted, plain = parameter.groups()
+                text = plain if quoted is None else _ESCAPED.sub(r"\1", quoted)
+                parameters.setdefault(name.lower(), text)
+                position = parameter.end()
+            challenges.append(Challenge(scheme=scheme[1], parameters=parameters))
+    return challenges
 
 
 def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:

@@ -602,11 +602,8 @@ class ServerAuth(_TrioAuth):
 def _challenge_in(response: httpx2.Response) -> Challenge | None:
     """Return the challenge for Bearer, or else the one for DPoP; None if there is neither."""
     challenges = parse_challenges(response.headers.get_list(WWW_AUTHENTICATE))
-    for scheme in (BEARER, DPOP):
-        for challenge in challenges:
-            if challenge.is_for(scheme):
-                return challenge
-    return None
+    by_scheme = (each for scheme in (BEARER, DPOP) for each in challenges if each.is_for(scheme))
+    return next(by_scheme, None)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)

@@ -14,7 +14,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -94,11 +94,7 @@ class MemoryTokenStore:
         if name in self._locked:
             return None
         self._locked.add(name)
-
-        def release() -> None:
-            self._locked.discard(name)
-
-        return release
+        return partial(self._locked.discard, name)
 
 
 @attrs.frozen(repr=False)
@@ -217,19 +213,9 @@ class FileTokenStore:
         self._make_folder()
         path = self._path("token", name).with_suffix(".lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, _OWNER_FILE)
-        try:
-            is_locked = try_lock(descriptor)
-        except OSError:
-            os.close(descriptor)
-            raise
-        if not is_locked:
-            os.close(descriptor)
-            return None
-
-        def release() -> None:
-            os.close(descriptor)
-
-        return release
+        with ExitStack() as stack:
+            stack.callback(os.close, descriptor)
+            return stack.pop_all().close if try_lock(descriptor) else None
 
 
 @attrs.define(eq=False)
