@@ -1,9 +1,8 @@
 """An authorization server for tests and small installations.
 
 Users create an `AuthorizationServer`, which has the settings, the keys that sign tokens, and the
-rates of requests. `Endpoints.respond` looks the path and the method of a request up in `ENDPOINTS`.
-The clock, the random values, the storage and the login of users are settings, so every rule is
-tested without a socket.
+rates of requests, and answers the requests to its endpoints. The clock, the random values, the
+storage and the login of users are settings, so every rule is tested without a socket.
 
 A user's approval makes a *grant*. Its code, and then each of its refresh tokens, can be used once.
 If one of them is used twice, it was stolen, and the grant ends, with all its tokens.
@@ -25,7 +24,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qs, parse_qsl, unquote_plus, urlsplit
 
 import attrs
@@ -230,6 +229,8 @@ def _form_in(request: HttpRequest, body: bytes) -> dict[str, str]:
         raise OAuthError("invalid_request", "the body is not UTF-8") from None
 
 
+_Endpoint: TypeAlias = Callable[[Any, HttpRequest, bytes], Awaitable[HttpResponse]]
+
 Login: TypeAlias = Callable[[HttpRequest], Awaitable[str | HttpResponse | None]]
 """Returns the user who sent a request; a response, such as a redirect to a login page; or None.
 
@@ -368,641 +369,6 @@ class SigningKeys:
         self._keys = [ECKey.import_key(each.jwk) for each in after]
 
 
-# The endpoints ------------------------------------------------------------------------------------
-
-
-@attrs.define(kw_only=True, eq=False, repr=False)
-class Endpoints:
-    """The endpoints of an authorization server.
-
-    Each of them raises `OAuthError` for a request that is not valid; `respond` answers with it.
-
-    Attributes:
-        server: The authorization server: its settings, storage, login, clock and random values.
-        issuer: The issuer: the URL of the server, without a slash at its end.
-        resources: The URLs of the servers for which tokens are issued; the first is the default.
-        keys: The keys that sign access tokens.
-        documents: The metadata documents of clients; None if no client may have one.
-        clients: The clients that the operator has registered, by id.
-        enterprises: The enterprises whose assertions are accepted, by issuer.
-        scopes: Returns all known scopes.
-    """
-
-    server: "AuthorizationServer"
-    issuer: str
-    resources: Sequence[str]
-    keys: SigningKeys
-    documents: ClientDocuments | None
-    clients: Mapping[str, OAuthClient]
-    enterprises: Mapping[str, Enterprise]
-    scopes: Callable[[], Collection[str]]
-
-    async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Return the response to a request for one of the paths in `ENDPOINTS`."""
-        methods = ENDPOINTS[request.path]
-        endpoint = methods.get(request.method)
-        if endpoint is None:
-            allow = ("Allow", ", ".join(methods))
-            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
-        try:
-            return await endpoint(self, request, body)
-        except OAuthError as error:
-            if request.path in PAGES:
-                # No user can correct the credentials of a client, so a page has no status 401.
-                status = 400 if error.code == "invalid_client" else _STATUSES.get(error.code, 400)
-                return error_page(error.description, status=status)
-            return error_response(error, request)
-
-    # Records.
-
-    async def _get(self, kind: type[T], key: str) -> tuple[T, bytes] | None:
-        """Return a record, decoded and as it is stored."""
-        stored = await self.server.storage.get(KINDS[kind], key, now=self.server.now())
-        return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
-
-    async def _store(
-        self, key: str, record: Any, *, seconds: float, old: bytes | None = None
-    ) -> bool:
-        """Store a record in place of `old`; return False if another request was faster.
-
-        Without `old`, the record is new. Only a consent has a key that is not random.
-        """
-        kind, stored, now = KINDS[type(record)], msgspec.json.encode(record), self.server.now()
-        return await self.server.storage.swap(
-            kind, key, old, stored, now=now, expires_at=now + seconds
-        )
-
-    async def end_grant(self, grant_id: str) -> None:
-        """End a grant: none of its tokens is valid any more."""
-        storage, kind, now = self.server.storage, KINDS[Grant], self.server.now()
-        while (found := await self._get(Grant, grant_id)) is not None:
-            if await storage.swap(kind, grant_id, found[1], None, now=now):
-                return
-
-    async def grant(self, grant_id: str) -> Grant | None:
-        """Return a grant; None if it has ended."""
-        found = await self._get(Grant, grant_id)
-        if found is None:
-            return None
-        login = self.server.login
-        if isinstance(login, IdentityProvider) and not await login.is_alive(found[0].login_id):
-            return None
-        return found[0]
-
-    async def _client(self, client_id: str) -> OAuthClient | None:
-        """Return a client of the operator, of a document or of a registration, or None."""
-        trusted = self.clients.get(client_id)
-        if trusted is not None:
-            return trusted
-        if self.documents is not None and is_document_url(client_id):
-            try:
-                return await self.documents.fetch(client_id)
-            except InvalidClientError as error:
-                raise OAuthError("invalid_client", str(error)) from None
-        found = await self._get(OAuthClient, client_id)
-        return None if found is None else found[0]
-
-    async def _prolong_registration(self, client: OAuthClient) -> None:
-        """Let the registration of a client expire later than the code or tokens it has just got."""
-        found = await self._get(OAuthClient, client.client_id)
-        if found is not None:
-            seconds = self.server.refresh_token_seconds + self.server.unused_seconds
-            await self._store(client.client_id, client, seconds=seconds, old=found[1])
-
-    # The authorization endpoint.
-
-    async def authorize(self, request: HttpRequest, _body: bytes) -> HttpResponse:
-        """Answer an authorization request with the consent page, or with a code.
-
-        Errors are shown to the user. They are sent by a redirect only to a client that the operator
-        has registered, because any other client could use that redirect to send the users of this
-        server to any URL (RFC 9700, section 4.11.2).
-        """
-        parameters = _parameters(request.query)
-        client_id = parameters.get("client_id")
-        client = None if client_id is None else await self._client(client_id)
-        if client is None:
-            text = "The application is not known here, or not any more: let it register again."
-            return error_page(text)
-        redirect_uri = parameters.get("redirect_uri")
-        if redirect_uri is None or not client.accepts_redirect(redirect_uri):
-            return error_page("The application has not registered the address to return to.")
-        try:
-            auth_request = self._valid_request(client, redirect_uri, parameters)
-        except OAuthError as error:
-            values = {"error": error.code, "error_description": error.description}
-            url = self._redirect_url(redirect_uri, parameters.get("state"), values)
-            if client.is_trusted:
-                return redirect_to(url)
-            return error_page(error.description, back=url)
-        user = await self._user(request)
-        if isinstance(user, HttpResponse):
-            return user
-        if user is not None:
-            auth_request = msgspec.structs.replace(
-                auth_request, subject=user.subject, login_id=user.login_id
-            )
-            if await self._has_consent(auth_request):
-                return await self._redirect_with_code(client, auth_request)
-        elif not isinstance(self.server.login, IdentityProvider):
-            return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask_for_consent(client, auth_request, request)
-
-    async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
-        """Return the user of a request, or a login page, or None if there is no login."""
-        if isinstance(self.server.login, IdentityProvider):
-            return await self.server.login.session(request)
-        user = await self.server.login(request)
-        return LoginSession(subject=user) if isinstance(user, str) else user
-
-    def _valid_request(
-        self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
-    ) -> AuthorizationRequest:
-        """Return the authorization request in parameters."""
-        if parameters.get("response_type") != "code":
-            raise OAuthError("unsupported_response_type", "response_type has to be code")
-        challenge = parameters.get("code_challenge")
-        if challenge is None or not _VERIFIER.fullmatch(challenge):
-            raise OAuthError("invalid_request", "code_challenge is missing or malformed (PKCE)")
-        if parameters.get("code_challenge_method") != "S256":
-            raise OAuthError("invalid_request", "code_challenge_method has to be S256")
-        return AuthorizationRequest(
-            client_id=client.client_id,
-            redirect_uri=redirect_uri,
-            state=parameters.get("state"),
-            challenge=challenge,
-            scopes=self._scopes_in(parameters, self.scopes()),
-            resource=self._resource_in(parameters),
-        )
-
-    def _scopes_in(self, parameters: Mapping[str, str], known: Collection[str]) -> Sequence[str]:
-        """Return the known scopes that are asked for; all, if none are named."""
-        scope_text = parameters.get("scope")
-        if scope_text is None:
-            return sorted(known)
-        scopes = [scope for scope in dict.fromkeys(scope_text.split(" ")) if scope in known]
-        if known and not scopes:
-            raise OAuthError("invalid_scope", "none of the scopes is known here")
-        return scopes
-
-    def _resource_in(self, parameters: Mapping[str, str]) -> str:
-        """Return the resource that is named (RFC 8707), or the default."""
-        url = parameters.get("resource")
-        if url is None:
-            return self.resources[0]
-        for resource in self.resources:
-            if resource.rstrip("/") == url.rstrip("/"):
-                return resource
-        raise OAuthError("invalid_target", "no tokens are issued here for this resource")
-
-    async def _has_consent(self, auth_request: AuthorizationRequest) -> bool:
-        """Return whether the user has allowed this before, and need not be asked again.
-
-        Without https the redirect may reach another program than before (RFC 8252, section 8.6).
-        """
-        is_development = isinstance(self.server.login, DevelopmentLogin)
-        if is_development or not auth_request.redirect_uri.startswith("https:"):
-            return False
-        found = await self._get(Consent, auth_request.consent_key())
-        return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
-
-    async def _ask_for_consent(
-        self, client: OAuthClient, auth_request: AuthorizationRequest, request: HttpRequest
-    ) -> HttpResponse:
-        """Return the consent page, whose form is accepted from this browser only."""
-        cookie = cookie_of(request, _COOKIE, self.issuer) or self.server.random()
-        request_id = self.server.random()
-        auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
-        key = sha256_hex(request_id)
-        await self._store(key, auth_request, seconds=PENDING_SECONDS)
-        return consent_page(
-            client,
-            auth_request,
-            self.server,
-            action=f"{self.issuer}{AUTHORIZE}",
-            request_id=request_id,
-            is_development=isinstance(self.server.login, DevelopmentLogin),
-            headers=[set_cookie(_COOKIE, cookie, self.issuer, PENDING_SECONDS)],
-        )
-
-    async def decide(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Answer the form of the consent page with a redirect to the client or to the provider.
-
-        A form from another site has neither the secret id of the request nor the cookie.
-        """
-        form = _form_in(request, body)
-        key = sha256_hex(form.get("request", ""))
-        found = await self._get(AuthorizationRequest, key)
-        cookie = cookie_of(request, _COOKIE, self.issuer) or ""
-        if found is None or not hmac.compare_digest(found[0].cookie_digest, sha256_hex(cookie)):
-            text = "This page has expired, or belongs to another browser. Start again."
-            return error_page(text, status=HTTPStatus.FORBIDDEN)
-        auth_request, stored = found
-        user = await self._user(request)
-        subject = user.subject if isinstance(user, LoginSession) else None
-        if auth_request.subject is not None and subject != auth_request.subject:
-            text = "You are not signed in as before. Start again."
-            return error_page(text, status=HTTPStatus.FORBIDDEN)
-        kind = KINDS[AuthorizationRequest]
-        if not await self.server.storage.swap(kind, key, stored, None, now=self.server.now()):
-            return error_page("This page was used before. Start again.")
-        client = await self._client_of(auth_request)
-        if form.get("decision") != "allow":
-            return redirect_to(
-                self._error_url(auth_request, "access_denied", "the user has denied access")
-            )
-        if isinstance(self.server.login, IdentityProvider) and auth_request.subject is None:
-            try:
-                url = await self.server.login.begin(
-                    msgspec.Raw(msgspec.json.encode(auth_request)), auth_request.cookie_digest
-                )
-            except ProviderError as error:
-                return self._failed_login_page(auth_request, error)
-            # The cookie lasts as long as the login may take.
-            return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, LOGIN_SECONDS))
-        await self._remember_consent(auth_request)
-        return await self._redirect_with_code(client, auth_request)
-
-    async def _client_of(self, auth_request: AuthorizationRequest) -> OAuthClient:
-        """Return the client of an authorization request."""
-        client = await self._client(auth_request.client_id)
-        if client is None or not client.accepts_redirect(auth_request.redirect_uri):
-            text = "The application is not known here any more."
-            raise OAuthError("invalid_request", text)
-        return client
-
-    def _error_url(self, auth_request: AuthorizationRequest, code: str, description: str) -> str:
-        """Return the URL that reports an error to the client."""
-        values = {"error": code, "error_description": description}
-        return self._redirect_url(auth_request.redirect_uri, auth_request.state, values)
-
-    def _failed_login_page(
-        self, auth_request: AuthorizationRequest, error: ProviderError
-    ) -> HttpResponse:
-        """Return the page about a login that has failed, with a link that reports it to the client.
-
-        No text of the provider is shown, as anyone can make a URL of this server with one.
-        """
-        logger.warning("a login at the identity provider failed: %s", error)
-        code, text = "server_error", "the login at the identity provider failed"
-        if error.code == "access_denied":
-            code, text = "access_denied", "the identity provider has denied the login"
-        back = self._error_url(auth_request, code, text)
-        text = (
-            f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
-        )
-        return error_page(text, status=HTTPStatus.BAD_GATEWAY, back=back)
-
-    async def _remember_consent(self, auth_request: AuthorizationRequest) -> None:
-        """Remember the consent of the user, together with the scopes that were allowed before."""
-        key = auth_request.consent_key()
-        found = await self._get(Consent, key)
-        before, old = ((), None) if found is None else (found[0].scopes, found[1])
-        consent = Consent(scopes=sorted({*before, *auth_request.scopes}))
-        await self._store(key, consent, seconds=self.server.consent_seconds, old=old)
-
-    async def _redirect_with_code(
-        self, client: OAuthClient, auth_request: AuthorizationRequest
-    ) -> HttpResponse:
-        """Return the redirect to the client with a code, after storing the grant."""
-        assert auth_request.subject is not None
-        grant_id, code = self.server.random(), self.server.random()
-        grant = Grant(
-            subject=auth_request.subject,
-            client_id=auth_request.client_id,
-            scopes=auth_request.scopes,
-            resource=auth_request.resource,
-            has_refresh="refresh_token" in client.grant_types,
-            ends_at=self.server.now() + self.server.grant_seconds,
-            login_id=auth_request.login_id,
-        )
-        await self._store(grant_id, grant, seconds=CODE_SECONDS)
-        record = Code(
-            grant_id=grant_id,
-            client_id=auth_request.client_id,
-            redirect_uri=auth_request.redirect_uri,
-            challenge=auth_request.challenge,
-        )
-        await self._store(sha256_hex(code), record, seconds=CODE_SECONDS)
-        await self._prolong_registration(client)
-        return redirect_to(
-            self._redirect_url(auth_request.redirect_uri, auth_request.state, {"code": code})
-        )
-
-    def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
-        """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
-        parameters = {**values, **({} if state is None else {"state": state}), "iss": self.issuer}
-        return with_query(redirect_uri, parameters)
-
-    # The token endpoint.
-
-    async def token(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Answer a token request."""
-        form = _form_in(request, body)
-        client = await self._authenticated(request, form)
-        grant_type = form.get("grant_type")
-        if grant_type is None:
-            raise OAuthError("invalid_request", "grant_type is missing")
-        if grant_type not in self.grant_types:
-            raise OAuthError(
-                "unsupported_grant_type",
-                f"grant_type has to be one of {', '.join(self.grant_types)}",
-            )
-        if grant_type not in client.grant_types:
-            raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
-        return await _GRANTS[grant_type](self, client, form)
-
-    @property
-    def grant_types(self) -> Sequence[str]:
-        """The grants of this server: assertions only if an enterprise is known."""
-        return [each for each in _GRANTS if each != JWT_BEARER or self.enterprises]
-
-    async def _authenticated(self, request: HttpRequest, form: Mapping[str, str]) -> OAuthClient:
-        """Return the client that has sent a request."""
-        client_id, secret = form.get("client_id"), form.get("client_secret")
-        basic = _basic_credentials(request)
-        if basic is not None:
-            if secret is not None or client_id not in {None, basic[0]}:
-                raise OAuthError("invalid_request", "the client authenticates in two ways")
-            client_id, secret = basic
-        if client_id is None:
-            raise OAuthError("invalid_client", "client_id is missing")
-        client = await self._client(client_id)
-        if client is None:
-            raise OAuthError("invalid_client", "the client is not known here, or not any more")
-        # A client may send its secret in the header or in the form, whichever it has registered.
-        if client.secret_digest is None:
-            if secret:
-                raise OAuthError("invalid_client", "this client has no secret")
-        elif secret is None or not client.has_secret(secret):
-            raise OAuthError("invalid_client", "the client's secret is missing or wrong")
-        return client
-
-    async def redeem_code(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
-        """Redeem a code (OAuth 2.1, section 4.1.3)."""
-        code, verifier = form.get("code"), form.get("code_verifier")
-        if code is None or verifier is None:
-            raise OAuthError("invalid_request", "code or code_verifier is missing")
-        record, stored = await self._unused(Code, code, client)
-        if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
-            raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
-        computed = sha256_base64url(verifier.encode())  # RFC 7636, section 4.6
-        if not _VERIFIER.fullmatch(verifier) or not hmac.compare_digest(computed, record.challenge):
-            raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
-        # The used code is kept as long as the token that it gave could be used.
-        seconds = self.server.access_token_seconds
-        return await self._redeem(client, code, record, stored, form, seconds=seconds)
-
-    async def refresh(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
-        """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14)."""
-        token = form.get("refresh_token")
-        if token is None:
-            raise OAuthError("invalid_request", "refresh_token is missing")
-        record, stored = await self._unused(RefreshToken, token, client)
-        seconds = self.server.refresh_token_seconds
-        return await self._redeem(client, token, record, stored, form, seconds=seconds)
-
-    async def _unused(
-        self, kind: type[OneTime], secret: str, client: OAuthClient
-    ) -> tuple[OneTime, bytes]:
-        """Return a code or refresh token, decoded and as it is stored."""
-        found = await self._get(kind, sha256_hex(secret))
-        if found is None or found[0].client_id != client.client_id:
-            text = f"the {KINDS[kind]} is unknown, has expired or is another client's"
-            raise OAuthError("invalid_grant", text)
-        if found[0].is_used:
-            raise await self._reused(found[0])
-        return found
-
-    async def _redeem(
-        self,
-        client: OAuthClient,
-        secret: str,
-        record: Code | RefreshToken,
-        stored: bytes,
-        form: Mapping[str, str],
-        *,
-        seconds: float,
-    ) -> HttpResponse:
-        """Mark a code or refresh token as used; keep the mark for `seconds`. Return new tokens."""
-        grant = await self.grant(record.grant_id)
-        if grant is None:
-            raise OAuthError("invalid_grant", "the grant has ended")
-        scope_text = form.get("scope")
-        scopes = grant.scopes if scope_text is None else [*dict.fromkeys(scope_text.split(" "))]
-        if not set(scopes) <= set(grant.scopes):
-            raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
-        if "resource" in form and self._resource_in(form) != grant.resource:
-            raise OAuthError("invalid_target", "the user has allowed another resource")
-        used = msgspec.structs.replace(record, is_used=True)
-        if not await self._store(sha256_hex(secret), used, seconds=seconds, old=stored):
-            raise await self._reused(record)
-        now = self.server.now()
-        return await self._token_response(client, record.grant_id, grant, scopes, now)
-
-    async def _reused(self, record: Code | RefreshToken) -> OAuthError:
-        await self.end_grant(record.grant_id)
-        text = f"the {KINDS[type(record)]} was used before: its tokens are revoked"
-        return OAuthError("invalid_grant", text)
-
-    async def exchange_assertion(
-        self, client: OAuthClient, form: Mapping[str, str]
-    ) -> HttpResponse:
-        """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token."""
-        assertion = form.get("assertion")
-        if assertion is None:
-            raise OAuthError("invalid_request", "assertion is missing")
-        now = self.server.now()
-        try:
-            enterprise = self.enterprises.get(issuer_in(assertion) or "")
-            if enterprise is None:
-                raise OAuthError("invalid_grant", "the issuer of the assertion is not known here")
-            found = await enterprise.verified(assertion, audience=self.issuer, now=now)
-        except InvalidAssertionError as error:
-            raise OAuthError("invalid_grant", str(error)) from None
-        except VerifierUnavailableError:
-            text = "the keys of the enterprise cannot be fetched now"
-            raise OAuthError("temporarily_unavailable", text) from None
-        if found.client_id != client.client_id:
-            raise OAuthError("invalid_grant", "the assertion is for another client")
-        resource = self._resource_in({"resource": found.resource})
-        if "resource" in form and self._resource_in(form) != resource:
-            raise OAuthError("invalid_target", "the assertion is for another resource")
-        known = self.scopes()
-        if found.scopes is not None:
-            known = set(known).intersection(found.scopes)
-        scopes = self._scopes_in(form, known)
-        # RFC 7523, section 3: the id of an assertion is accepted once.
-        key = sha256_hex(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
-        if not await self.server.storage.swap(
-            _ASSERTION, key, None, b"used", now=now, expires_at=found.keep_until
-        ):
-            raise OAuthError("invalid_grant", "the assertion was used before")
-        grant = Grant(
-            subject=found.subject,
-            client_id=client.client_id,
-            scopes=scopes,
-            resource=resource,
-            has_refresh=False,
-            ends_at=now + self.server.access_token_seconds,
-        )
-        grant_id = self.server.random()
-        await self._store(grant_id, grant, seconds=self.server.access_token_seconds)
-        return await self._token_response(client, grant_id, grant, scopes, now)
-
-    async def _token_response(
-        self, client: OAuthClient, grant_id: str, grant: Grant, scopes: Sequence[str], now: float
-    ) -> HttpResponse:
-        """Return the response with new tokens of a grant, and store the grant until they expire."""
-        remaining = grant.ends_at - now
-        token_seconds = min(self.server.access_token_seconds, remaining)
-        lifetime = token_seconds
-        if grant.has_refresh:
-            lifetime = min(max(lifetime, self.server.refresh_token_seconds), remaining)
-        # The grant is replaced by itself, so that it expires later. That fails if it has ended.
-        stored = msgspec.json.encode(grant)
-        if not await self._store(grant_id, grant, seconds=lifetime, old=stored):
-            raise OAuthError("invalid_grant", "the grant has ended")
-        claims = {
-            "iss": self.issuer,
-            "sub": grant.subject,
-            "aud": grant.resource,
-            "client_id": client.client_id,
-            "scope": " ".join(scopes),
-            "iat": int(now),
-            "exp": int(now + token_seconds),
-            "jti": self.server.random(),
-            GRANT_ID: grant_id,
-        }
-        response = {
-            "access_token": await self.keys.sign(claims),
-            "token_type": "Bearer",
-            "expires_in": int(token_seconds),
-            "scope": " ".join(scopes),
-        }
-        if grant.has_refresh:
-            refresh_token = response["refresh_token"] = self.server.random()
-            record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
-            key, seconds = sha256_hex(refresh_token), self.server.refresh_token_seconds
-            await self._store(key, record, seconds=seconds)
-        await self._prolong_registration(client)
-        return json_response(response)
-
-    # The other endpoints.
-
-    async def register(self, _request: HttpRequest, body: bytes) -> HttpResponse:
-        """Register a client (RFC 7591)."""
-        if not self.server.has_registration:
-            raise OAuthError("access_denied", "clients cannot register themselves here")
-        try:
-            metadata = msgspec.json.decode(body, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise OAuthError("invalid_client_metadata", "the body is not a JSON object") from None
-        client_id, secret, now = self.server.random(), self.server.random(), self.server.now()
-        try:
-            client, response = registered_client(metadata, client_id, secret, now=now)
-        except InvalidClientError as error:
-            raise OAuthError(error.code, str(error)) from None
-        count = await self.server.storage.count(KINDS[OAuthClient], now=now)
-        if count >= self.server.registrations_max:
-            raise OAuthError("temporarily_unavailable", "there are too many registered clients")
-        await self._store(client.client_id, client, seconds=self.server.unused_seconds)
-        return json_response(response, status=HTTPStatus.CREATED)
-
-    async def revoke(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        """End the grant of a token (RFC 7009); a token that is not known is no error."""
-        form = _form_in(request, body)
-        client = await self._authenticated(request, form)
-        token = form.get("token")
-        if token is None:
-            raise OAuthError("invalid_request", "token is missing")
-        found = await self._get(RefreshToken, sha256_hex(token))
-        if found is not None:
-            grant_id = found[0].grant_id
-        else:
-            grant_id = (await self.keys.claims_in(token) or {}).get(GRANT_ID, "")
-        grant = await self.grant(grant_id)
-        if grant is not None and grant.client_id == client.client_id:
-            await self.end_grant(grant_id)
-        return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
-
-    async def callback(self, request: HttpRequest, _body: bytes) -> HttpResponse:
-        """Answer the redirect of the identity provider with a redirect to the client.
-
-        The user has allowed the access before, in the same browser.
-        """
-        if not isinstance(self.server.login, IdentityProvider):
-            return HttpResponse(HTTPStatus.NOT_FOUND)
-        parameters = _parameters(request.query)
-        cookie = cookie_of(request, _COOKIE, self.issuer) or ""
-        pending = await self.server.login.take(parameters.get("state", ""), cookie)
-        if pending is None:
-            text = (
-                "This login has expired, was finished, or belongs to another browser. Start again."
-            )
-            return error_page(text, status=HTTPStatus.FORBIDDEN)
-        auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
-        client = await self._client_of(auth_request)
-        try:
-            finished = await self.server.login.finish(pending, parameters)
-        except ProviderError as error:
-            return self._failed_login_page(auth_request, error)
-        if finished is None:
-            text = "the user may not use this server"
-            back = self._error_url(auth_request, "access_denied", text)
-            text = "You may not use this server."
-            return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
-        session, session_cookie = finished
-        auth_request = msgspec.structs.replace(
-            auth_request, subject=session.subject, login_id=session.login_id
-        )
-        await self._remember_consent(auth_request)
-        response = await self._redirect_with_code(client, auth_request)
-        return attrs.evolve(response, headers=[*response.headers, session_cookie])
-
-    async def metadata(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
-        """Return the metadata of the authorization server (RFC 8414)."""
-        document = AuthorizationServerMetadata(
-            issuer=self.issuer,
-            authorization_endpoint=f"{self.issuer}{AUTHORIZE}",
-            token_endpoint=f"{self.issuer}{TOKEN}",
-            jwks_uri=f"{self.issuer}{JWKS}",
-            registration_endpoint=f"{self.issuer}{REGISTER}"
-            if self.server.has_registration
-            else None,
-            scopes_supported=sorted(self.scopes()) or None,
-            response_types_supported=["code"],
-            response_modes_supported=["query"],
-            grant_types_supported=[*self.grant_types],
-            authorization_grant_profiles_supported=[ID_JAG_PROFILE] if self.enterprises else None,
-            token_endpoint_auth_methods_supported=[*AUTH_METHODS],
-            revocation_endpoint=f"{self.issuer}{REVOKE}",
-            revocation_endpoint_auth_methods_supported=[*AUTH_METHODS],
-            code_challenge_methods_supported=["S256"],
-            authorization_response_iss_parameter_supported=True,
-            client_id_metadata_document_supported=self.documents is not None,
-        )
-        return json_response(document)
-
-    async def public_keys(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
-        """Return the keys that verify access tokens (RFC 7517)."""
-        return json_response(await self.server.jwks())
-
-
-_Endpoint: TypeAlias = Callable[[Endpoints, HttpRequest, bytes], Awaitable[HttpResponse]]
-
-ENDPOINTS: Final[Mapping[str, Mapping[str, _Endpoint]]] = {
-    AUTHORIZE: {"GET": Endpoints.authorize, "POST": Endpoints.decide},
-    TOKEN: {"POST": Endpoints.token},
-    REGISTER: {"POST": Endpoints.register},
-    REVOKE: {"POST": Endpoints.revoke},
-    CALLBACK: {"GET": Endpoints.callback},
-    JWKS: {"GET": Endpoints.public_keys},
-    AUTHORIZATION_SERVER: {"GET": Endpoints.metadata},
-    OPENID_CONFIGURATION: {"GET": Endpoints.metadata},
-}
-"""By path below the issuer, and by method."""
-
 PAGES: Final = frozenset({AUTHORIZE, CALLBACK})
 """The paths that a user sees, whose errors are pages."""
 
@@ -1017,12 +383,6 @@ RATES: Final[Mapping[str, Rate]] = {
     JWKS: Rate(600, 100),
     AUTHORIZATION_SERVER: Rate(600, 100),
     OPENID_CONFIGURATION: Rate(600, 100),
-}
-
-_GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
-    "authorization_code": Endpoints.redeem_code,
-    "refresh_token": Endpoints.refresh,
-    JWT_BEARER: Endpoints.exchange_assertion,
 }
 
 
@@ -1162,11 +522,15 @@ class AuthorizationServer:
     rates: Mapping[str, Rate] = attrs.field(factory=dict[str, Rate])
     now: Callable[[], float] = time.time
     random: Callable[[], str] = lambda: secrets.token_urlsafe(32)
-    _endpoints: Endpoints | None = attrs.field(default=None, init=False)
     _keys: SigningKeys = attrs.field(init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
     _documents: ClientDocuments = attrs.field(init=False)
     _has_given_issuer: bool = attrs.field(init=False)
+    # Set by `bind`. The first resource is the default.
+    _trusted: Mapping[str, OAuthClient] = attrs.field(init=False)
+    _enterprises: Mapping[str, Enterprise] = attrs.field(init=False)
+    _resources: Sequence[str] = attrs.field(default=(), init=False)
+    _known_scopes: Callable[[], Collection[str]] = attrs.field(default=tuple, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._has_given_issuer = self.issuer is not None
@@ -1204,28 +568,18 @@ class AuthorizationServer:
             )
         if isinstance(self.login, IdentityProvider):
             self.login.bind(self, self._login_of)
+        self._trusted = {client.client_id: client for client in self.clients}
+        self._enterprises = {each.issuer: each for each in self.enterprises}
+        self._resources = resources
         described = self.scopes or {}
-        self._endpoints = Endpoints(
-            server=self,
-            issuer=self.issuer,
-            resources=resources,
-            keys=self._keys,
-            documents=self._documents if self.has_documents else None,
-            clients={client.client_id: client for client in self.clients},
-            enterprises={each.issuer: each for each in self.enterprises},
-            scopes=lambda: {*described, *scopes()},
-        )
+        self._known_scopes = lambda: {*described, *scopes()}
 
     @property
-    def endpoints(self) -> Endpoints:
-        """The endpoints.
-
-        Raises:
-            RuntimeError: The server does not listen yet.
-        """
-        if self._endpoints is None:
+    def _bound_issuer(self) -> str:
+        """The issuer, without a slash at its end; a RuntimeError before the server listens."""
+        if self.issuer is None or not self._resources:
             raise RuntimeError("this authorization server is not served yet")
-        return self._endpoints
+        return self.issuer
 
     @property
     def methods(self) -> Mapping[str, Collection[str]]:
@@ -1233,7 +587,7 @@ class AuthorizationServer:
         has_callback = isinstance(self.login, IdentityProvider)
         return {
             path: [*methods]
-            for path, methods in ENDPOINTS.items()
+            for path, methods in self._ENDPOINTS.items()
             if path != CALLBACK or has_callback
         }
 
@@ -1244,7 +598,7 @@ class AuthorizationServer:
         """
         seconds = math.ceil(self._seconds_to_wait(request, body))
         if not seconds:
-            return await self.endpoints.respond(request, body)
+            return await self._respond(request, body)
         text = f"too many requests: try again in {seconds} s"
         retry = ("Retry-After", str(seconds))
         status = HTTPStatus.TOO_MANY_REQUESTS
@@ -1252,6 +606,22 @@ class AuthorizationServer:
             return error_page(text, status=status, headers=[retry])
         response = error_response(OAuthError("temporarily_unavailable", text), request)
         return HttpResponse(status, [*response.headers, retry], response.body)
+
+    async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """Return the response to a request for a path of `_ENDPOINTS`."""
+        methods = self._ENDPOINTS[request.path]
+        endpoint = methods.get(request.method)
+        if endpoint is None:
+            allow = ("Allow", ", ".join(methods))
+            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
+        try:
+            return await endpoint(self, request, body)
+        except OAuthError as error:
+            if request.path in PAGES:
+                # No user can correct the credentials of a client, so a page has no status 401.
+                status = 400 if error.code == "invalid_client" else _STATUSES.get(error.code, 400)
+                return error_page(error.description, status=status)
+            return error_response(error, request)
 
     def _seconds_to_wait(self, request: HttpRequest, body: bytes) -> float:
         path, now = request.path, trio.current_time()
@@ -1279,7 +649,7 @@ class AuthorizationServer:
         return {"keys": [key.as_dict(private=False) for key in await self._keys.published()]}
 
     async def _login_of(self, grant_id: str) -> str | None:
-        grant = await self.endpoints.grant(grant_id)
+        grant = await self._grant(grant_id)
         return None if grant is None else grant.login_id
 
     async def verify(self, token: str) -> AuthInfo:
@@ -1291,10 +661,606 @@ class AuthorizationServer:
         claims = await self._keys.claims_in(token)
         if claims is None:
             raise InvalidTokenError("the token is signed by no key of this server")
-        check_claims(claims, issuer=self.endpoints.issuer, now=self.now())
-        if await self.endpoints.grant(str(claims.get(GRANT_ID))) is None:
+        check_claims(claims, issuer=self._bound_issuer, now=self.now())
+        if await self._grant(str(claims.get(GRANT_ID))) is None:
             raise InvalidTokenError("the token is revoked")
         return auth_of_claims(claims)
+
+    # Records.
+
+    async def _get(self, kind: type[T], key: str) -> tuple[T, bytes] | None:
+        """Return a record, decoded and as it is stored."""
+        stored = await self.storage.get(KINDS[kind], key, now=self.now())
+        return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
+
+    async def _store(
+        self, key: str, record: Any, *, seconds: float, old: bytes | None = None
+    ) -> bool:
+        """Store a record in place of `old`; return False if another request was faster.
+
+        Without `old`, the record is new. Only a consent has a key that is not random.
+        """
+        kind, stored, now = KINDS[type(record)], msgspec.json.encode(record), self.now()
+        return await self.storage.swap(kind, key, old, stored, now=now, expires_at=now + seconds)
+
+    async def _end_grant(self, grant_id: str) -> None:
+        """End a grant: none of its tokens is valid any more."""
+        storage, kind, now = self.storage, KINDS[Grant], self.now()
+        while (found := await self._get(Grant, grant_id)) is not None:
+            if await storage.swap(kind, grant_id, found[1], None, now=now):
+                return
+
+    async def _grant(self, grant_id: str) -> Grant | None:
+        """Return a grant; None if it has ended."""
+        found = await self._get(Grant, grant_id)
+        if found is None:
+            return None
+        login = self.login
+        if isinstance(login, IdentityProvider) and not await login.is_alive(found[0].login_id):
+            return None
+        return found[0]
+
+    async def _client(self, client_id: str) -> OAuthClient | None:
+        """Return a client of the operator, of a document or of a registration, or None."""
+        trusted = self._trusted.get(client_id)
+        if trusted is not None:
+            return trusted
+        if self.has_documents and is_document_url(client_id):
+            try:
+                return await self._documents.fetch(client_id)
+            except InvalidClientError as error:
+                raise OAuthError("invalid_client", str(error)) from None
+        found = await self._get(OAuthClient, client_id)
+        return None if found is None else found[0]
+
+    async def _prolong_registration(self, client: OAuthClient) -> None:
+        """Let the registration of a client expire later than the code or tokens it has just got."""
+        found = await self._get(OAuthClient, client.client_id)
+        if found is not None:
+            seconds = self.refresh_token_seconds + self.unused_seconds
+            await self._store(client.client_id, client, seconds=seconds, old=found[1])
+
+    # The authorization endpoint.
+
+    async def _authorize(self, request: HttpRequest, _body: bytes) -> HttpResponse:
+        """Answer an authorization request with the consent page, or with a code.
+
+        Errors are shown to the user. They are sent by a redirect only to a client that the operator
+        has registered, because any other client could use that redirect to send the users of this
+        server to any URL (RFC 9700, section 4.11.2).
+        """
+        parameters = _parameters(request.query)
+        client_id = parameters.get("client_id")
+        client = None if client_id is None else await self._client(client_id)
+        if client is None:
+            text = "The application is not known here, or not any more: let it register again."
+            return error_page(text)
+        redirect_uri = parameters.get("redirect_uri")
+        if redirect_uri is None or not client.accepts_redirect(redirect_uri):
+            return error_page("The application has not registered the address to return to.")
+        try:
+            auth_request = self._valid_request(client, redirect_uri, parameters)
+        except OAuthError as error:
+            values = {"error": error.code, "error_description": error.description}
+            url = self._redirect_url(redirect_uri, parameters.get("state"), values)
+            if client.is_trusted:
+                return redirect_to(url)
+            return error_page(error.description, back=url)
+        user = await self._user(request)
+        if isinstance(user, HttpResponse):
+            return user
+        if user is not None:
+            auth_request = msgspec.structs.replace(
+                auth_request, subject=user.subject, login_id=user.login_id
+            )
+            if await self._has_consent(auth_request):
+                return await self._redirect_with_code(client, auth_request)
+        elif not isinstance(self.login, IdentityProvider):
+            return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
+        return await self._ask_for_consent(client, auth_request, request)
+
+    async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
+        """Return the user of a request, or a login page, or None if there is no login."""
+        if isinstance(self.login, IdentityProvider):
+            return await self.login.session(request)
+        user = await self.login(request)
+        return LoginSession(subject=user) if isinstance(user, str) else user
+
+    def _valid_request(
+        self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
+    ) -> AuthorizationRequest:
+        """Return the authorization request in parameters."""
+        if parameters.get("response_type") != "code":
+            raise OAuthError("unsupported_response_type", "response_type has to be code")
+        challenge = parameters.get("code_challenge")
+        if challenge is None or not _VERIFIER.fullmatch(challenge):
+            raise OAuthError("invalid_request", "code_challenge is missing or malformed (PKCE)")
+        if parameters.get("code_challenge_method") != "S256":
+            raise OAuthError("invalid_request", "code_challenge_method has to be S256")
+        return AuthorizationRequest(
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            state=parameters.get("state"),
+            challenge=challenge,
+            scopes=self._scopes_in(parameters, self._known_scopes()),
+            resource=self._resource_in(parameters),
+        )
+
+    def _scopes_in(self, parameters: Mapping[str, str], known: Collection[str]) -> Sequence[str]:
+        """Return the known scopes that are asked for; all, if none are named."""
+        scope_text = parameters.get("scope")
+        if scope_text is None:
+            return sorted(known)
+        scopes = [scope for scope in dict.fromkeys(scope_text.split(" ")) if scope in known]
+        if known and not scopes:
+            raise OAuthError("invalid_scope", "none of the scopes is known here")
+        return scopes
+
+    def _resource_in(self, parameters: Mapping[str, str]) -> str:
+        """Return the resource that is named (RFC 8707), or the default."""
+        url = parameters.get("resource")
+        if url is None:
+            return self._resources[0]
+        for resource in self._resources:
+            if resource.rstrip("/") == url.rstrip("/"):
+                return resource
+        raise OAuthError("invalid_target", "no tokens are issued here for this resource")
+
+    async def _has_consent(self, auth_request: AuthorizationRequest) -> bool:
+        """Return whether the user has allowed this before, and need not be asked again.
+
+        Without https the redirect may reach another program than before (RFC 8252, section 8.6).
+        """
+        is_development = isinstance(self.login, DevelopmentLogin)
+        if is_development or not auth_request.redirect_uri.startswith("https:"):
+            return False
+        found = await self._get(Consent, auth_request.consent_key())
+        return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
+
+    async def _ask_for_consent(
+        self, client: OAuthClient, auth_request: AuthorizationRequest, request: HttpRequest
+    ) -> HttpResponse:
+        """Return the consent page, whose form is accepted from this browser only."""
+        cookie = cookie_of(request, _COOKIE, self._bound_issuer) or self.random()
+        request_id = self.random()
+        auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
+        key = sha256_hex(request_id)
+        await self._store(key, auth_request, seconds=PENDING_SECONDS)
+        return consent_page(
+            client,
+            auth_request,
+            self,
+            action=f"{self._bound_issuer}{AUTHORIZE}",
+            request_id=request_id,
+            is_development=isinstance(self.login, DevelopmentLogin),
+            headers=[set_cookie(_COOKIE, cookie, self._bound_issuer, PENDING_SECONDS)],
+        )
+
+    async def _decide(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """Answer the form of the consent page with a redirect to the client or to the provider.
+
+        A form from another site has neither the secret id of the request nor the cookie.
+        """
+        form = _form_in(request, body)
+        key = sha256_hex(form.get("request", ""))
+        found = await self._get(AuthorizationRequest, key)
+        cookie = cookie_of(request, _COOKIE, self._bound_issuer) or ""
+        if found is None or not hmac.compare_digest(found[0].cookie_digest, sha256_hex(cookie)):
+            text = "This page has expired, or belongs to another browser. Start again."
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        auth_request, stored = found
+        user = await self._user(request)
+        subject = user.subject if isinstance(user, LoginSession) else None
+        if auth_request.subject is not None and subject != auth_request.subject:
+            text = "You are not signed in as before. Start again."
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        kind = KINDS[AuthorizationRequest]
+        if not await self.storage.swap(kind, key, stored, None, now=self.now()):
+            return error_page("This page was used before. Start again.")
+        client = await self._client_of(auth_request)
+        if form.get("decision") != "allow":
+            return redirect_to(
+                self._error_url(auth_request, "access_denied", "the user has denied access")
+            )
+        if isinstance(self.login, IdentityProvider) and auth_request.subject is None:
+            try:
+                url = await self.login.begin(
+                    msgspec.Raw(msgspec.json.encode(auth_request)), auth_request.cookie_digest
+                )
+            except ProviderError as error:
+                return self._failed_login_page(auth_request, error)
+            # The cookie lasts as long as the login may take.
+            return redirect_to(url, set_cookie(_COOKIE, cookie, self._bound_issuer, LOGIN_SECONDS))
+        await self._remember_consent(auth_request)
+        return await self._redirect_with_code(client, auth_request)
+
+    async def _client_of(self, auth_request: AuthorizationRequest) -> OAuthClient:
+        """Return the client of an authorization request."""
+        client = await self._client(auth_request.client_id)
+        if client is None or not client.accepts_redirect(auth_request.redirect_uri):
+            text = "The application is not known here any more."
+            raise OAuthError("invalid_request", text)
+        return client
+
+    def _error_url(self, auth_request: AuthorizationRequest, code: str, description: str) -> str:
+        """Return the URL that reports an error to the client."""
+        values = {"error": code, "error_description": description}
+        return self._redirect_url(auth_request.redirect_uri, auth_request.state, values)
+
+    def _failed_login_page(
+        self, auth_request: AuthorizationRequest, error: ProviderError
+    ) -> HttpResponse:
+        """Return the page about a login that has failed, with a link that reports it to the client.
+
+        No text of the provider is shown, as anyone can make a URL of this server with one.
+        """
+        logger.warning("a login at the identity provider failed: %s", error)
+        code, text = "server_error", "the login at the identity provider failed"
+        if error.code == "access_denied":
+            code, text = "access_denied", "the identity provider has denied the login"
+        back = self._error_url(auth_request, code, text)
+        text = (
+            f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
+        )
+        return error_page(text, status=HTTPStatus.BAD_GATEWAY, back=back)
+
+    async def _remember_consent(self, auth_request: AuthorizationRequest) -> None:
+        """Remember the consent of the user, together with the scopes that were allowed before."""
+        key = auth_request.consent_key()
+        found = await self._get(Consent, key)
+        before, old = ((), None) if found is None else (found[0].scopes, found[1])
+        consent = Consent(scopes=sorted({*before, *auth_request.scopes}))
+        await self._store(key, consent, seconds=self.consent_seconds, old=old)
+
+    async def _redirect_with_code(
+        self, client: OAuthClient, auth_request: AuthorizationRequest
+    ) -> HttpResponse:
+        """Return the redirect to the client with a code, after storing the grant."""
+        assert auth_request.subject is not None
+        grant_id, code = self.random(), self.random()
+        grant = Grant(
+            subject=auth_request.subject,
+            client_id=auth_request.client_id,
+            scopes=auth_request.scopes,
+            resource=auth_request.resource,
+            has_refresh="refresh_token" in client.grant_types,
+            ends_at=self.now() + self.grant_seconds,
+            login_id=auth_request.login_id,
+        )
+        await self._store(grant_id, grant, seconds=CODE_SECONDS)
+        record = Code(
+            grant_id=grant_id,
+            client_id=auth_request.client_id,
+            redirect_uri=auth_request.redirect_uri,
+            challenge=auth_request.challenge,
+        )
+        await self._store(sha256_hex(code), record, seconds=CODE_SECONDS)
+        await self._prolong_registration(client)
+        return redirect_to(
+            self._redirect_url(auth_request.redirect_uri, auth_request.state, {"code": code})
+        )
+
+    def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
+        """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
+        parameters = {
+            **values,
+            **({} if state is None else {"state": state}),
+            "iss": self._bound_issuer,
+        }
+        return with_query(redirect_uri, parameters)
+
+    # The token endpoint.
+
+    async def _token(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """Answer a token request."""
+        form = _form_in(request, body)
+        client = await self._authenticated(request, form)
+        grant_type = form.get("grant_type")
+        if grant_type is None:
+            raise OAuthError("invalid_request", "grant_type is missing")
+        if grant_type not in self._grant_types:
+            raise OAuthError(
+                "unsupported_grant_type",
+                f"grant_type has to be one of {', '.join(self._grant_types)}",
+            )
+        if grant_type not in client.grant_types:
+            raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
+        return await self._GRANTS[grant_type](self, client, form)
+
+    @property
+    def _grant_types(self) -> Sequence[str]:
+        """The grants of this server: assertions only if an enterprise is known."""
+        return [each for each in self._GRANTS if each != JWT_BEARER or self.enterprises]
+
+    async def _authenticated(self, request: HttpRequest, form: Mapping[str, str]) -> OAuthClient:
+        """Return the client that has sent a request."""
+        client_id, secret = form.get("client_id"), form.get("client_secret")
+        basic = _basic_credentials(request)
+        if basic is not None:
+            if secret is not None or client_id not in {None, basic[0]}:
+                raise OAuthError("invalid_request", "the client authenticates in two ways")
+            client_id, secret = basic
+        if client_id is None:
+            raise OAuthError("invalid_client", "client_id is missing")
+        client = await self._client(client_id)
+        if client is None:
+            raise OAuthError("invalid_client", "the client is not known here, or not any more")
+        # A client may send its secret in the header or in the form, whichever it has registered.
+        if client.secret_digest is None:
+            if secret:
+                raise OAuthError("invalid_client", "this client has no secret")
+        elif secret is None or not client.has_secret(secret):
+            raise OAuthError("invalid_client", "the client's secret is missing or wrong")
+        return client
+
+    async def _redeem_code(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
+        """Redeem a code (OAuth 2.1, section 4.1.3)."""
+        code, verifier = form.get("code"), form.get("code_verifier")
+        if code is None or verifier is None:
+            raise OAuthError("invalid_request", "code or code_verifier is missing")
+        record, stored = await self._unused(Code, code, client)
+        if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
+            raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
+        computed = sha256_base64url(verifier.encode())  # RFC 7636, section 4.6
+        if not _VERIFIER.fullmatch(verifier) or not hmac.compare_digest(computed, record.challenge):
+            raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
+        # The used code is kept as long as the token that it gave could be used.
+        seconds = self.access_token_seconds
+        return await self._redeem(client, code, record, stored, form, seconds=seconds)
+
+    async def _refresh(self, client: OAuthClient, form: Mapping[str, str]) -> HttpResponse:
+        """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14)."""
+        token = form.get("refresh_token")
+        if token is None:
+            raise OAuthError("invalid_request", "refresh_token is missing")
+        record, stored = await self._unused(RefreshToken, token, client)
+        seconds = self.refresh_token_seconds
+        return await self._redeem(client, token, record, stored, form, seconds=seconds)
+
+    async def _unused(
+        self, kind: type[OneTime], secret: str, client: OAuthClient
+    ) -> tuple[OneTime, bytes]:
+        """Return a code or refresh token, decoded and as it is stored."""
+        found = await self._get(kind, sha256_hex(secret))
+        if found is None or found[0].client_id != client.client_id:
+            text = f"the {KINDS[kind]} is unknown, has expired or is another client's"
+            raise OAuthError("invalid_grant", text)
+        if found[0].is_used:
+            raise await self._reused(found[0])
+        return found
+
+    async def _redeem(
+        self,
+        client: OAuthClient,
+        secret: str,
+        record: Code | RefreshToken,
+        stored: bytes,
+        form: Mapping[str, str],
+        *,
+        seconds: float,
+    ) -> HttpResponse:
+        """Mark a code or refresh token as used; keep the mark for `seconds`. Return new tokens."""
+        grant = await self._grant(record.grant_id)
+        if grant is None:
+            raise OAuthError("invalid_grant", "the grant has ended")
+        scope_text = form.get("scope")
+        scopes = grant.scopes if scope_text is None else [*dict.fromkeys(scope_text.split(" "))]
+        if not set(scopes) <= set(grant.scopes):
+            raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
+        if "resource" in form and self._resource_in(form) != grant.resource:
+            raise OAuthError("invalid_target", "the user has allowed another resource")
+        used = msgspec.structs.replace(record, is_used=True)
+        if not await self._store(sha256_hex(secret), used, seconds=seconds, old=stored):
+            raise await self._reused(record)
+        now = self.now()
+        return await self._token_response(client, record.grant_id, grant, scopes, now)
+
+    async def _reused(self, record: Code | RefreshToken) -> OAuthError:
+        await self._end_grant(record.grant_id)
+        text = f"the {KINDS[type(record)]} was used before: its tokens are revoked"
+        return OAuthError("invalid_grant", text)
+
+    async def _exchange_assertion(
+        self, client: OAuthClient, form: Mapping[str, str]
+    ) -> HttpResponse:
+        """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token."""
+        assertion = form.get("assertion")
+        if assertion is None:
+            raise OAuthError("invalid_request", "assertion is missing")
+        now = self.now()
+        try:
+            enterprise = self._enterprises.get(issuer_in(assertion) or "")
+            if enterprise is None:
+                raise OAuthError("invalid_grant", "the issuer of the assertion is not known here")
+            found = await enterprise.verified(assertion, audience=self._bound_issuer, now=now)
+        except InvalidAssertionError as error:
+            raise OAuthError("invalid_grant", str(error)) from None
+        except VerifierUnavailableError:
+            text = "the keys of the enterprise cannot be fetched now"
+            raise OAuthError("temporarily_unavailable", text) from None
+        if found.client_id != client.client_id:
+            raise OAuthError("invalid_grant", "the assertion is for another client")
+        resource = self._resource_in({"resource": found.resource})
+        if "resource" in form and self._resource_in(form) != resource:
+            raise OAuthError("invalid_target", "the assertion is for another resource")
+        known = self._known_scopes()
+        if found.scopes is not None:
+            known = set(known).intersection(found.scopes)
+        scopes = self._scopes_in(form, known)
+        # RFC 7523, section 3: the id of an assertion is accepted once.
+        key = sha256_hex(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
+        if not await self.storage.swap(
+            _ASSERTION, key, None, b"used", now=now, expires_at=found.keep_until
+        ):
+            raise OAuthError("invalid_grant", "the assertion was used before")
+        grant = Grant(
+            subject=found.subject,
+            client_id=client.client_id,
+            scopes=scopes,
+            resource=resource,
+            has_refresh=False,
+            ends_at=now + self.access_token_seconds,
+        )
+        grant_id = self.random()
+        await self._store(grant_id, grant, seconds=self.access_token_seconds)
+        return await self._token_response(client, grant_id, grant, scopes, now)
+
+    async def _token_response(
+        self, client: OAuthClient, grant_id: str, grant: Grant, scopes: Sequence[str], now: float
+    ) -> HttpResponse:
+        """Return the response with new tokens of a grant, and store the grant until they expire."""
+        remaining = grant.ends_at - now
+        token_seconds = min(self.access_token_seconds, remaining)
+        lifetime = token_seconds
+        if grant.has_refresh:
+            lifetime = min(max(lifetime, self.refresh_token_seconds), remaining)
+        # The grant is replaced by itself, so that it expires later. That fails if it has ended.
+        stored = msgspec.json.encode(grant)
+        if not await self._store(grant_id, grant, seconds=lifetime, old=stored):
+            raise OAuthError("invalid_grant", "the grant has ended")
+        claims = {
+            "iss": self._bound_issuer,
+            "sub": grant.subject,
+            "aud": grant.resource,
+            "client_id": client.client_id,
+            "scope": " ".join(scopes),
+            "iat": int(now),
+            "exp": int(now + token_seconds),
+            "jti": self.random(),
+            GRANT_ID: grant_id,
+        }
+        response = {
+            "access_token": await self._keys.sign(claims),
+            "token_type": "Bearer",
+            "expires_in": int(token_seconds),
+            "scope": " ".join(scopes),
+        }
+        if grant.has_refresh:
+            refresh_token = response["refresh_token"] = self.random()
+            record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
+            key, seconds = sha256_hex(refresh_token), self.refresh_token_seconds
+            await self._store(key, record, seconds=seconds)
+        await self._prolong_registration(client)
+        return json_response(response)
+
+    # The other endpoints.
+
+    async def _register(self, _request: HttpRequest, body: bytes) -> HttpResponse:
+        """Register a client (RFC 7591)."""
+        if not self.has_registration:
+            raise OAuthError("access_denied", "clients cannot register themselves here")
+        try:
+            metadata = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise OAuthError("invalid_client_metadata", "the body is not a JSON object") from None
+        client_id, secret, now = self.random(), self.random(), self.now()
+        try:
+            client, response = registered_client(metadata, client_id, secret, now=now)
+        except InvalidClientError as error:
+            raise OAuthError(error.code, str(error)) from None
+        count = await self.storage.count(KINDS[OAuthClient], now=now)
+        if count >= self.registrations_max:
+            raise OAuthError("temporarily_unavailable", "there are too many registered clients")
+        await self._store(client.client_id, client, seconds=self.unused_seconds)
+        return json_response(response, status=HTTPStatus.CREATED)
+
+    async def _revoke(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """End the grant of a token (RFC 7009); a token that is not known is no error."""
+        form = _form_in(request, body)
+        client = await self._authenticated(request, form)
+        token = form.get("token")
+        if token is None:
+            raise OAuthError("invalid_request", "token is missing")
+        found = await self._get(RefreshToken, sha256_hex(token))
+        if found is not None:
+            grant_id = found[0].grant_id
+        else:
+            grant_id = (await self._keys.claims_in(token) or {}).get(GRANT_ID, "")
+        grant = await self._grant(grant_id)
+        if grant is not None and grant.client_id == client.client_id:
+            await self._end_grant(grant_id)
+        return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
+
+    async def _callback(self, request: HttpRequest, _body: bytes) -> HttpResponse:
+        """Answer the redirect of the identity provider with a redirect to the client.
+
+        The user has allowed the access before, in the same browser.
+        """
+        if not isinstance(self.login, IdentityProvider):
+            return HttpResponse(HTTPStatus.NOT_FOUND)
+        parameters = _parameters(request.query)
+        cookie = cookie_of(request, _COOKIE, self._bound_issuer) or ""
+        pending = await self.login.take(parameters.get("state", ""), cookie)
+        if pending is None:
+            text = (
+                "This login has expired, was finished, or belongs to another browser. Start again."
+            )
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
+        client = await self._client_of(auth_request)
+        try:
+            finished = await self.login.finish(pending, parameters)
+        except ProviderError as error:
+            return self._failed_login_page(auth_request, error)
+        if finished is None:
+            text = "the user may not use this server"
+            back = self._error_url(auth_request, "access_denied", text)
+            text = "You may not use this server."
+            return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
+        session, session_cookie = finished
+        auth_request = msgspec.structs.replace(
+            auth_request, subject=session.subject, login_id=session.login_id
+        )
+        await self._remember_consent(auth_request)
+        response = await self._redirect_with_code(client, auth_request)
+        return attrs.evolve(response, headers=[*response.headers, session_cookie])
+
+    async def _metadata(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
+        """Return the metadata of the authorization server (RFC 8414)."""
+        document = AuthorizationServerMetadata(
+            issuer=self._bound_issuer,
+            authorization_endpoint=f"{self._bound_issuer}{AUTHORIZE}",
+            token_endpoint=f"{self._bound_issuer}{TOKEN}",
+            jwks_uri=f"{self._bound_issuer}{JWKS}",
+            registration_endpoint=f"{self._bound_issuer}{REGISTER}"
+            if self.has_registration
+            else None,
+            scopes_supported=sorted(self._known_scopes()) or None,
+            response_types_supported=["code"],
+            response_modes_supported=["query"],
+            grant_types_supported=[*self._grant_types],
+            authorization_grant_profiles_supported=[ID_JAG_PROFILE] if self.enterprises else None,
+            token_endpoint_auth_methods_supported=[*AUTH_METHODS],
+            revocation_endpoint=f"{self._bound_issuer}{REVOKE}",
+            revocation_endpoint_auth_methods_supported=[*AUTH_METHODS],
+            code_challenge_methods_supported=["S256"],
+            authorization_response_iss_parameter_supported=True,
+            client_id_metadata_document_supported=self.has_documents,
+        )
+        return json_response(document)
+
+    async def _public_keys(self, _request: HttpRequest, _body: bytes) -> HttpResponse:
+        """Return the keys that verify access tokens (RFC 7517)."""
+        return json_response(await self.jwks())
+
+    # The endpoints by path below the issuer and by method, and the grants by `grant_type`.
+
+    _ENDPOINTS: ClassVar[Mapping[str, Mapping[str, _Endpoint]]] = {
+        AUTHORIZE: {"GET": _authorize, "POST": _decide},
+        TOKEN: {"POST": _token},
+        REGISTER: {"POST": _register},
+        REVOKE: {"POST": _revoke},
+        CALLBACK: {"GET": _callback},
+        JWKS: {"GET": _public_keys},
+        AUTHORIZATION_SERVER: {"GET": _metadata},
+        OPENID_CONFIGURATION: {"GET": _metadata},
+    }
+
+    _GRANTS: ClassVar[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
+        "authorization_code": _redeem_code,
+        "refresh_token": _refresh,
+        JWT_BEARER: _exchange_assertion,
+    }
 
 
 def _client_id_in(request: HttpRequest, body: bytes) -> str | None:

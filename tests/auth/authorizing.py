@@ -161,7 +161,7 @@ class Site:
     async def is_alive(self, access_token):
         """Whether the grant of an access token has not ended."""
         grant_id = claims_of(access_token)["grant_id"]
-        return await self.server.endpoints.grant(grant_id) is not None
+        return await self.server._grant(grant_id) is not None
 
 
 def claims_of(token):

@@ -16,6 +16,7 @@ from joserfc.jwk import KeySet
 from mcp_trio.auth import (
     AuthorizationServer,
     DevelopmentLogin,
+    HttpRequest,
     HttpResponse,
     InvalidTokenError,
     Rate,
@@ -784,18 +785,19 @@ def test_invalid_settings_are_rejected(settings, text):
 
 
 async def test_a_server_that_does_not_listen_yet_says_so():
+    request = HttpRequest.of("GET", "/.well-known/oauth-authorization-server", [])
     with pytest.raises(RuntimeError, match="not served yet"):
-        _ = AuthorizationServer(login=alice).endpoints
+        await AuthorizationServer(login=alice).respond(request, b"")
 
 
 async def test_the_issuer_is_the_bound_url_unless_it_is_given():
     server = AuthorizationServer(login=alice)
     server.bind("http://127.0.0.1:8000", ["http://127.0.0.1:8000/mcp"])
-    assert server.endpoints.issuer == "http://127.0.0.1:8000"
+    assert server.issuer == "http://127.0.0.1:8000"
     assert isinstance(server.storage, SqliteStorage)
     given = AuthorizationServer(login=alice, issuer="https://tools.example/")
     given.bind("http://127.0.0.1:8000", ["https://tools.example/mcp"])
-    assert given.endpoints.issuer == ISSUER
+    assert given.issuer == ISSUER
 
 
 # The contract of `AuthorizationStorage`, at each implementation.

@@ -11,7 +11,7 @@ import trio
 from certificates import self_signed
 
 from mcp_trio._auth.oauth_clients import ClientDocuments, InvalidClientError, is_document_url
-from tests.auth.authorizing import CALLBACK, CHALLENGE, Site
+from tests.auth.authorizing import CALLBACK, CHALLENGE, RESOURCE, Site
 
 URL = "https://app.example/oauth/client.json"
 PUBLIC = "93.184.216.34"
@@ -210,7 +210,7 @@ async def test_a_client_may_be_known_by_its_document():
     site = Site.of()
     web = Web(sending(DOCUMENT))
     site.server._documents = web.documents()
-    site.server.bind("", [site.server.endpoints.resources[0]], lambda: ["tool"])
+    site.server.bind("", [RESOURCE], lambda: ["tool"])
     page = await site.authorize(URL)
     assert "described by app.example" in page.text
     tokens = await site.tokens(URL)
@@ -225,7 +225,7 @@ async def test_the_consent_page_says_that_the_document_is_of_another_site():
     uri = "https://elsewhere.example/cb"
     web = Web(sending({**DOCUMENT, "redirect_uris": [uri]}))
     site.server._documents = web.documents()
-    site.server.bind("", [site.server.endpoints.resources[0]])
+    site.server.bind("", [RESOURCE])
     page = await site.authorize(URL, redirect_uri=uri)
     assert "You will be sent to another site than app.example." in page.text
 
@@ -234,7 +234,7 @@ async def test_a_document_that_cannot_be_fetched_is_an_error_of_the_client():
     site = Site.of()
     web = Web(sending(DOCUMENT), ["169.254.169.254"])
     site.server._documents = web.documents()
-    site.server.bind("", [site.server.endpoints.resources[0]])
+    site.server.bind("", [RESOURCE])
     reply = await site.authorize(URL)
     assert (reply.status, "location" in reply.headers) == (400, False)
     assert "not public" in reply.text

@@ -960,10 +960,9 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
     url = await nursery.start(functools.partial(server.serve_http, port=0))
     other_url = await nursery.start(functools.partial(other.serve_http, port=0))
     authorization = server.auth.verifier
-    endpoints = authorization.endpoints
     assert authorization.issuer == url.removesuffix("/mcp")
 
-    async def token(endpoints, resource, now):
+    async def token(issuing, resource, now):
         grant = Grant(
             subject="ada",
             client_id="c",
@@ -972,11 +971,11 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
             has_refresh=False,
             ends_at=now + 3600,
         )
-        await endpoints._store("grant", grant, seconds=900)
+        await issuing._store("grant", grant, seconds=900)
         granted = OAuthClient(client_id="c"), "grant", grant, []
-        return json.loads((await endpoints._token_response(*granted, now)).body)["access_token"]
+        return json.loads((await issuing._token_response(*granted, now)).body)["access_token"]
 
-    good = await token(endpoints, url, clock.seconds)
+    good = await token(authorization, url, clock.seconds)
     async with httpx2.AsyncClient() as http:
 
         async def status(token):
@@ -984,13 +983,13 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
             return (await http.post(url, headers=headers, json={})).status_code
 
         assert await status(good) == 400  # past the authentication
-        foreign = await token(other.auth.verifier.endpoints, other_url, time.time())
+        foreign = await token(other.auth.verifier, other_url, time.time())
         assert await status(foreign) == 401
         assert await status(f"{good}x") == 401
         clock.seconds += 1000
         assert await status(good) == 401
         clock.seconds -= 1000
-        await endpoints.end_grant("grant")
+        await authorization._end_grant("grant")
         assert await status(good) == 401
         challenge = await http.post(url, json={})
         assert challenge.status_code == 401
