@@ -627,12 +627,13 @@ class AuthorizationServer:
         path, now = request.path, trio.current_time()
         rate = self.rates.get(path) or RATES[path]
         seconds = self._buckets.take((path, "address", network_of(request.client)), rate, now)
-        client_id = _client_id_in(request, body)
-        if seconds or client_id is None:
+        text = request.query if request.method == "GET" else body.decode("latin-1")
+        client_ids = parse_qs(text[:BODY_BYTES_MAX]).get("client_id")  # unverified
+        if seconds or not client_ids:
             return seconds
         # Clients with a metadata document share their id among all users.
         rate = attrs.evolve(rate, per_minute=rate.per_minute * 10, burst=rate.burst * 10)
-        return self._buckets.take((path, "client", client_id), rate, now)
+        return self._buckets.take((path, "client", client_ids[0]), rate, now)
 
     # The keys.
 
@@ -1261,10 +1262,3 @@ class AuthorizationServer:
         "refresh_token": _refresh,
         JWT_BEARER: _exchange_assertion,
     }
-
-
-def _client_id_in(request: HttpRequest, body: bytes) -> str | None:
-    """Return the client id that a request names, unverified."""
-    text = request.query if request.method == "GET" else body.decode("latin-1")
-    values = parse_qs(text[:BODY_BYTES_MAX]).get("client_id")
-    return values[0] if values else None

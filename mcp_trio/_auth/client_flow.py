@@ -172,17 +172,16 @@ class SendRequest:
 
     Attributes:
         url: The URL, which has been checked.
-        needs_proof: Whether the request needs a DPoP proof if tokens are bound to a key.
-        is_shielded: Whether cancellation must not interrupt the request: it uses up a token or a
-            code, and the new token in the response would be lost.
+        is_for_token: Whether the request is for a token, or revokes one. Such a request needs a
+            DPoP proof if tokens are bound to a key. Cancellation must not interrupt it: it uses up
+            a token or a code, and the new token in the response would be lost.
     """
 
     method: Literal["GET", "POST"]
     url: str
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes | None = attrs.field(default=None, repr=False)
-    needs_proof: bool = False
-    is_shielded: bool = False
+    is_for_token: bool = False
 
 
 @attrs.frozen
@@ -863,7 +862,7 @@ class ClientFlow:
                 " there and pass its id with client_id=, or choose another one with redirect="
             )
             failed = f"{self._issuer} did not register the client"
-            raise self._rejection(failed, response, hints={"invalid_redirect_uri": hint})
+            raise self._rejection(failed, response, invalid_redirect_uri=hint)
         try:
             registered = msgspec.json.decode(response.body, type=_RegistrationResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -1065,8 +1064,7 @@ class ClientFlow:
             url=url,
             headers=headers,
             body=urlencode(parameters).encode(),
-            needs_proof=True,
-            is_shielded=True,
+            is_for_token=True,
         )
 
     def _take_client_assertion(self, event: AssertionMade, _now: float) -> Outcome:
@@ -1105,14 +1103,14 @@ class ClientFlow:
         return granted
 
     def _rejection(
-        self, failed: str, response: ResponseReceived, hints: Mapping[str, str] | None = None
+        self, failed: str, response: ResponseReceived, **hints: str
     ) -> AuthorizationError:
         """Return the error about a response; `hints` has what to add for some error codes."""
         error = _error_in(response)
         if error is None:
             return self.error(f"{failed}: HTTP {response.status}")
-        hint = (hints or {}).get(error.error, "")
-        return self.error(f"{failed}: {_shown(error)}{hint}", code=error.error)
+        text = f"{failed}: {_shown(error)}{hints.get(error.error, '')}"
+        return self.error(text, code=error.error)
 
     def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
         metadata, before = self._metadata, self.tokens

@@ -32,7 +32,6 @@ class FetchError(Exception):
     """An authorization server gave no usable response.
 
     Attributes:
-        url: The URL of the request.
         reason: The reason, without the URL.
         status: The HTTP status of the response; None if there was none.
         oauth_error: The error code in the response (RFC 6749, section 5.2), if it has one.
@@ -42,7 +41,6 @@ class FetchError(Exception):
         self, url: str, reason: str, status: int | None = None, oauth_error: str | None = None
     ) -> None:
         super().__init__(f"{url}: {reason}")
-        self.url = url
         self.reason = reason
         self.status = status
         self.oauth_error = oauth_error

@@ -317,19 +317,17 @@ class ProofKey:
 
 @attrs.define(eq=False, repr=False)
 class _SharedFlow:
-    """A running flow, whose token all requests of the client wait for.
+    """A running flow, whose token or error all requests of the client wait for.
 
-    Attributes:
-        waiting: The number of requests that wait for it.
-        tokens: The token; None if there is none yet, or the flow has failed.
-        error: The error of a flow that has failed.
+    `waiting` is the number of these requests.
     """
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
     waiting: int = attrs.field(default=0, init=False)
-    tokens: TokenSet | None = attrs.field(default=None, init=False)
-    error: AuthorizationError | None = attrs.field(default=None, init=False)
+    result: TokenSet | AuthorizationError = attrs.field(
+        factory=lambda: AuthorizationError("the login was cancelled"), init=False
+    )
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -481,28 +479,26 @@ class ServerAuth(_TrioAuth):
             shared.waiting -= 1
             if not shared.waiting:
                 shared.scope.cancel()
-        if shared.tokens is None:
-            assert shared.error is not None
-            error = AuthorizationError(shared.error.reason, code=shared.error.code)
-            raise error from shared.error.__cause__
-        return shared.tokens
+        if isinstance(shared.result, AuthorizationError):
+            error = AuthorizationError(shared.result.reason, code=shared.result.code)
+            raise error from shared.result.__cause__
+        return shared.result
 
     async def _run_shared_flow(
         self, shared: _SharedFlow, rejected: TokenSet | None, event: Event
     ) -> None:
         """Get a token in a system task, which no exception may leave."""
-        shared.error = AuthorizationError("the login was cancelled")
         try:
             with shared.scope:
-                shared.tokens = self._tokens = await self._get_tokens(rejected, event)
+                shared.result = self._tokens = await self._get_tokens(rejected, event)
         except AuthorizationError as error:
-            shared.error = error
+            shared.result = error
         except Exception as error:
             logger.debug("authorization failed", exc_info=error)
-            shared.error = AuthorizationError(
+            shared.result = AuthorizationError(
                 f"no token for {origin_of(self.server)}: {text_with_cause(error)}"
             )
-            shared.error.__cause__ = error
+            shared.result.__cause__ = error
         finally:
             self._shared_flow = None
             shared.done.set()
@@ -810,7 +806,7 @@ class _Driver:
         url, seconds = action.url, self.auth.limits.request_seconds
         await self._check_address(url)
         headers = {**action.headers, "Accept-Encoding": "identity"}
-        if action.needs_proof and self.flow.requires_dpop:
+        if action.is_for_token and self.flow.requires_dpop:
             headers["DPoP"] = self._proof_key.proof(
                 action.method, url, now=self.auth.wall_clock(), token_id=self.auth.random_text()
             )
@@ -818,7 +814,7 @@ class _Driver:
         response: ResponseReceived | None = None
         try:
             with (
-                trio.CancelScope(shield=action.is_shielded),
+                trio.CancelScope(shield=action.is_for_token),
                 trio.fail_after(seconds),
                 errors_converted_to(httpx2),
             ):

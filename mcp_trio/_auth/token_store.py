@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -27,8 +27,8 @@ from mcp_trio._auth.client_flow import ClientInformation, TokenSet
 from mcp_trio._system import NO_FOLLOW, state_folder, try_lock
 from mcp_trio.errors import ConfigError
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 
 Kind: TypeAlias = Literal["token", "client"]
 """A token for a server, or a client that an authorization server knows."""
@@ -321,11 +321,9 @@ def write_client(store: TokenStore, client: ClientInformation) -> None:
 
 
 async def in_store(
-    store: TokenStore,
-    function: "Callable[Concatenate[TokenStore, _P], _T]",
-    *args: _P.args,
-    **kwargs: _P.kwargs,
+    store: TokenStore, function: Callable[[TokenStore, *_Args], _T], *args: *_Args
 ) -> _T:
     """Call a function with a store, in a thread unless the store is in memory."""
-    call = partial(function, store, *args, **kwargs)
-    return call() if isinstance(store, MemoryTokenStore) else await trio.to_thread.run_sync(call)
+    if isinstance(store, MemoryTokenStore):
+        return function(store, *args)
+    return await trio.to_thread.run_sync(function, store, *args)

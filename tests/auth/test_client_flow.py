@@ -923,7 +923,7 @@ def test_a_challenge_for_dpop_requires_a_bound_token():
     conversation = Conversation({TOKEN_URL: bound})
     assert conversation.run(challenged("DPoP")).token_type == "DPoP"
     assert conversation.registration()["dpop_bound_access_tokens"] is True
-    assert conversation.sent[-1].needs_proof
+    assert conversation.sent[-1].is_for_token
     assert "not bound to a key" in failure(Conversation(), challenged("DPoP"))
 
 
