@@ -279,12 +279,8 @@ class SigningKey:
 class SigningKeys:
     """The keys that sign access tokens; each is replaced after some time.
 
-    A key stays published, and verifies, until all tokens that it has signed have expired.
-
-    Attributes:
-        storage: The storage, which processes may share.
-        key_seconds: The time for which a key signs.
-        token_seconds: The lifetime of tokens.
+    A key signs for `key_seconds`. It stays published, and verifies, until all tokens that it has
+    signed have expired.
     """
 
     storage: AuthorizationStorage

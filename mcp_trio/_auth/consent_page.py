@@ -107,13 +107,9 @@ def error_page(
 ) -> HttpResponse:
     """Return the page that reports an error to the user.
 
-    Args:
-        text: The error.
-        status: The HTTP status.
-        headers: Further headers.
-        back: The redirect URI of the client with the error. The page has a link to it and is no
-            redirect, since anyone may have registered that URI, and a redirect would lead users of
-            this server to any site.
+    `back` is the redirect URI of the client with the error. The page has a link to it and is no
+    redirect, since anyone may have registered that URI, and a redirect would lead users of this
+    server to any site.
     """
     body = f"<p>{escape(text)}</p>"
     if back is not None:

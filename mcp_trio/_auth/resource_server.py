@@ -25,10 +25,8 @@ from mcp_trio._auth.challenges import (
     BEARER,
     DPOP,
     INSUFFICIENT_SCOPE,
-    INVALID_DPOP_PROOF,
     INVALID_REQUEST,
     INVALID_TOKEN,
-    USE_DPOP_NONCE,
     WWW_AUTHENTICATE,
     checked_scopes,
     format_challenge,
@@ -43,7 +41,6 @@ from mcp_trio._auth.verification import (
     InvalidProofError,
     InvalidTokenError,
     JWTVerifier,
-    NonceNeededError,
     TokenVerifier,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
@@ -436,29 +433,24 @@ class ProtectedResource:
             return
         if scheme != DPOP.lower():
             raise InvalidTokenError("the token is bound to a key, and needs a proof of it")
-        proof = request.header(DPOP_HEADER)
-        if proof is None or DPOP_HEADER.lower() in request.repeated:
-            text = "the header DPoP must be sent once"
-            raise self._unproven(request, INVALID_DPOP_PROOF, text)
+        is_repeated = DPOP_HEADER.lower() in request.repeated
         origin, prefix = self._origin_and_prefix(request)
         try:
             await dpop.check(
-                proof,
+                None if is_repeated else request.header(DPOP_HEADER),
                 method=request.method,
                 url=f"{origin}{prefix}{request.path}",
                 token=token,
                 thumbprint=bound[_DPOP_KEY],
             )
         except InvalidProofError as error:
-            raise self._unproven(request, INVALID_DPOP_PROOF, str(error)) from None
-        except NonceNeededError:
-            raise self._unproven(request, USE_DPOP_NONCE, "the proof needs a nonce") from None
-
-    def _unproven(self, request: HttpRequest, error: str, text: str) -> RejectedError:
-        headers = [self._challenge(request, error, text, scheme=DPOP)]
-        if self.settings.dpop.uses_nonces:
-            headers.append((NONCE_HEADER, self.settings.dpop.nonce()))
-        return RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
+            text = str(error)
+            headers = [self._challenge(request, error.code, text, scheme=DPOP)]
+            if dpop.uses_nonces:
+                headers.append((NONCE_HEADER, dpop.nonce()))
+            raise RejectedError(
+                Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers)
+            ) from None
 
     def _check_audience_and_expiry(self, auth: AuthInfo) -> None:
         """Check what no verifier has to check by itself."""

@@ -14,12 +14,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 import attrs
 import msgspec
 
+from mcp_trio._auth.challenges import INVALID_DPOP_PROOF, USE_DPOP_NONCE
 from mcp_trio._auth.fetching import (
     Fetcher,
     FetchError,
@@ -522,9 +523,13 @@ _USED_BEFORE: Final = "the proof was used before"
 class InvalidProofError(Exception):
     """The proof is not valid; the client receives the text, which has the reason."""
 
+    code: ClassVar[str] = INVALID_DPOP_PROOF
 
-class NonceNeededError(Exception):
+
+class NonceNeededError(InvalidProofError):
     """The proof has no valid nonce: the client is sent one, and repeats the request."""
+
+    code = USE_DPOP_NONCE
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -564,20 +569,22 @@ class DPoP:
     _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
 
     async def check(
-        self, proof: str, *, method: str, url: str, token: str, thumbprint: str
+        self, proof: str | None, *, method: str, url: str, token: str, thumbprint: str
     ) -> None:
         """Check the proof of a request to a URL without a query, and remember it as used.
 
         `thumbprint` is that of the key to which the token is bound.
 
         Raises:
-            InvalidProofError: The proof is not valid, or was used before.
-            NonceNeededError: The proof lacks a valid nonce.
+            InvalidProofError: The proof is None or not valid, was used before, or, as a
+                `NonceNeededError`, lacks a valid nonce.
             VerifierUnavailableError: The shared store of used proofs does not answer.
         """
         from joserfc import jwk, jws, jwt
         from joserfc.errors import JoseError
 
+        if proof is None:
+            raise InvalidProofError("the header DPoP must be sent once")
         registry = self._registry = self._registry or jws_registry(self.algorithms)
         try:
             header = jws.extract_compact(proof.encode("ascii"), registry=registry).headers()
@@ -608,7 +615,7 @@ class DPoP:
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _PROOF_ID_CHARS_MAX:
             raise InvalidProofError("the proof has no jti")
         if self.uses_nonces and not self._is_valid_nonce(claims.get("nonce")):
-            raise NonceNeededError
+            raise NonceNeededError("the proof needs a nonce")
         proof_hash = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
         self._remember(proof_hash.digest(), now)
         if self.store is not None:
