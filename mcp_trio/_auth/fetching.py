@@ -5,7 +5,7 @@ followed, and bodies are not decompressed.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -102,7 +102,7 @@ class Fetcher:
         Raises:
             FetchError: The URL is not allowed; or there was no complete response within the limits.
         """
-        from mcp_trio._transports.http_client_requests import default_ssl_context
+        from mcp_trio._transports.http_client_requests import bounded_body, default_ssl_context
 
         try:
             check_secure_url(url)
@@ -110,40 +110,26 @@ class Fetcher:
             raise FetchError(url, str(error)) from None
         import httpx2
 
+        headers = {"Accept": JSON, "Accept-Encoding": "identity", **request.pop("headers", {})}
+        request |= {"headers": headers, "follow_redirects": False, "timeout": self.seconds_max}
         try:
             with trio.fail_after(self.seconds_max):
-                if self.client is not None:
-                    return await self._send(self.client, method, url, request)
-                async with httpx2.AsyncClient(verify=default_ssl_context()) as client:
-                    return await self._send(client, method, url, request)
+                client = (
+                    httpx2.AsyncClient(verify=default_ssl_context())
+                    if self.client is None
+                    else nullcontext(self.client)
+                )
+                async with client as http, http.stream(method, url, **request) as response:
+                    body = await bounded_body(response, self.bytes_max, is_raw=True)
         except trio.TooSlowError:
             raise FetchError(url, f"no response within {self.seconds_max} seconds") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise FetchError(url, str(error) or type(error).__name__) from error
-
-    async def _send(
-        self, client: "httpx2.AsyncClient", method: str, url: str, request: dict[str, Any]
-    ) -> Fetched:
-        from mcp_trio._transports.http_client_requests import bounded_body
-
-        headers = {"Accept": JSON, "Accept-Encoding": "identity", **request.pop("headers", {})}
-        async with client.stream(
-            method,
-            url,
-            headers=headers,
-            follow_redirects=False,
-            timeout=self.seconds_max,
-            **request,
-        ) as response:
-            body = await bounded_body(response, self.bytes_max, is_raw=True)
-            if body is None:
-                text = f"the body has more than {self.bytes_max} bytes"
-                raise FetchError(url, text, response.status_code)
-            return Fetched(
-                response.status_code,
-                {name.lower(): value for name, value in response.headers.items()},
-                body,
-            )
+        if body is None:
+            text = f"the body has more than {self.bytes_max} bytes"
+            raise FetchError(url, text, response.status_code)
+        fields = {name.lower(): value for name, value in response.headers.items()}
+        return Fetched(response.status_code, fields, body)
 
 
 def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:

@@ -549,19 +549,14 @@ class ServerAuth(_TrioAuth):
             state=self.random_text(),
             verifier=self.random_text(),
         )
-        async with self._http_client() as http:
-            return await _Driver(self, flow, http).run(event)
-
-    @asynccontextmanager
-    async def _http_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
-        """Return the client for requests of the flow; one that was given stays open."""
-        if self.http is not None:
-            # A client of httpx has the same methods.
-            yield cast("httpx2.AsyncClient", self.http)
-            return
         timeout = httpx2.Timeout(None, connect=self.limits.request_seconds)
-        async with httpx2.AsyncClient(verify=default_ssl_context(), timeout=timeout) as http:
-            yield http
+        client = (
+            httpx2.AsyncClient(verify=default_ssl_context(), timeout=timeout)
+            if self.http is None
+            else nullcontext(cast("httpx2.AsyncClient", self.http))  # httpx has the same methods
+        )
+        async with client as http:
+            return await _Driver(self, flow, http).run(event)
 
     def _is_renewed(self, stored: TokenSet, rejected: TokenSet | None, event: Event) -> bool:
         """Return whether a stored token is a newer one, with which to try again."""
