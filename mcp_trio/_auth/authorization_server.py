@@ -939,12 +939,8 @@ class AuthorizationServer:
 
     def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
         """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
-        parameters = {
-            **values,
-            **({} if state is None else {"state": state}),
-            "iss": self._bound_issuer,
-        }
-        return with_query(redirect_uri, parameters)
+        sent = {} if state is None else {"state": state}
+        return with_query(redirect_uri, {**values, **sent, "iss": self._bound_issuer})
 
     # The token endpoint.
 
