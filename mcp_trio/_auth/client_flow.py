@@ -220,13 +220,10 @@ class Authorize:
 class MakeAssertion:
     """Make or fetch a token by which the client identifies itself; receive an `AssertionMade`.
 
-    Attributes:
-        purpose: "client" for a signed client assertion (RFC 7523, section 2.2), "grant" for the
-            JWT that is the grant or is exchanged for it (RFC 8693).
-        audience: The issuer of the authorization server.
+    It is a signed client assertion (RFC 7523, section 2.2), or the JWT that is the grant or is
+    exchanged for it (RFC 8693). `audience` is the issuer of the authorization server.
     """
 
-    purpose: Literal["client", "grant"]
     audience: str
 
 
@@ -1028,7 +1025,7 @@ class ClientFlow:
         if method is None:
             method = "none" if self._client.client_secret is None else self._method_with_secret()
         if method == "private_key_jwt" and self._client_assertion is None:
-            return MakeAssertion("client", self._issuer)
+            return MakeAssertion(self._issuer)
         return self._form_request(url, parameters, self._client, method)
 
     def _method_with_secret(self) -> AuthMethod:
@@ -1190,7 +1187,7 @@ class ClientFlow:
         Step.REGISTRATION: _register,
         Step.CLIENT_QUESTION: lambda self, _now: AskForClient(self._issuer),
         Step.AUTHORIZATION: _authorize,
-        Step.ASSERTION: lambda self, _now: MakeAssertion("grant", self._issuer),
+        Step.ASSERTION: lambda self, _now: MakeAssertion(self._issuer),
         Step.PROVIDER: _exchange_at_provider,
         Step.TOKEN: _request_token,
         Step.REVOCATION: _request_revocation,

@@ -373,7 +373,7 @@ class ProtectedResource:
         if auth is None:
             if "authorization" not in request.headers:
                 raise self._unauthenticated(request)
-            raise self._unauthenticated(request, "the token is unknown, or has expired")
+            raise InvalidTokenError("the token is unknown, or has expired")
         self._check_audience_and_expiry(auth)
         if settings.scopes and not settings.granted(auth).issuperset(settings.scopes):
             raise RejectedError(

@@ -169,7 +169,7 @@ class Conversation:
                 query = urlencode({k: v for k, v in parameters.items() if v is not None})
                 return Redirected(f"{action.redirect_uri}?{query}{self.extra_query}")
             case MakeAssertion():
-                return AssertionMade(f"assertion-for-{action.purpose}-{action.audience}")
+                return AssertionMade(f"assertion-for-{action.audience}")
             case StoreClient():
                 return None
         raise AssertionError(action)

@@ -749,7 +749,7 @@ def test_how_a_client_authenticates(methods, information, expected):
     assert form.get("client_id") == ("a:b" if expected in {"post", "none"} else None)
     assert form.get("client_secret") == ("s&s" if expected == "post" else None)
     assert form.get("client_assertion") == (
-        f"assertion-for-client-{ISSUER}" if expected == "jwt" else None
+        f"assertion-for-{ISSUER}" if expected == "jwt" else None
     )
 
 
@@ -1009,7 +1009,7 @@ def test_an_enterprise_exchanges_an_id_token_for_an_assertion_for_a_token():
         "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
         "audience": ISSUER,
         "resource": SERVER,
-        "subject_token": f"assertion-for-grant-{ISSUER}",
+        "subject_token": f"assertion-for-{ISSUER}",
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "scope": "a",
         "client_id": "at-provider",
@@ -1043,7 +1043,7 @@ def test_a_workload_presents_its_identity():
     conversation.run()
     assert conversation.form() == {
         "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-        "assertion": f"assertion-for-grant-{ISSUER}",
+        "assertion": f"assertion-for-{ISSUER}",
         "client_id": "known-client",
         "resource": SERVER,
     }
@@ -1056,7 +1056,7 @@ def test_a_token_is_exchanged():
     conversation.run()
     assert conversation.form() == {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-        "subject_token": f"assertion-for-grant-{ISSUER}",
+        "subject_token": f"assertion-for-{ISSUER}",
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "scope": "a",
