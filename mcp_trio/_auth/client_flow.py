@@ -712,15 +712,13 @@ class ClientFlow:
         if self._scopes is None:  # otherwise they are those of the token that expires
             self._scopes = self._scopes_to_request()
         if grant == AUTHORIZATION_CODE:
-            is_refreshable = (
+            if (
                 tokens is not None
                 and tokens.refresh_token is not None
                 and tokens.issuer == self._issuer
                 and not self._is_step_up
                 and set(self._scopes or ()) <= {*tokens.requested_scopes}
-            )
-            if is_refreshable:
-                assert tokens is not None
+            ):
                 self._client = self._client_of(tokens)
                 return Outcome.REFRESHABLE
             return Outcome.NEEDS_USER
@@ -845,9 +843,7 @@ class ClientFlow:
         )
 
     def _method_to_register(self) -> str:
-        methods = self._metadata.token_endpoint_auth_methods_supported
-        if methods is None:
-            return "none"
+        methods = self._metadata.token_endpoint_auth_methods_supported or ()
         # A program on a user's computer cannot keep a secret.
         preferred = ("none", "client_secret_basic", "client_secret_post")
         return next((each for each in preferred if each in methods), "none")
