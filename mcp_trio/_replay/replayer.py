@@ -81,12 +81,10 @@ from mcp_trio._replay.stops import Stop, StoppedReplay
 from mcp_trio._replay.trace import (
     LaneKey,
     Trace,
-    begins_session,
     body_name,
     is_child,
     is_notification_lane,
     is_request_lane,
-    is_rounds_task,
     key_of,
     lane_text,
     mark_name,
@@ -96,6 +94,7 @@ from mcp_trio._replay.trace import (
     request_lane,
 )
 from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._session.input_required import ROUNDS_TASK
 from mcp_trio._session.lanes import LANE, Abort, lanes_with_steps
 from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCall
@@ -308,7 +307,7 @@ class Replayer:
             self._check_lane_without_record()
             if not self.trace.is_complete:
                 for lane, wait in self.waiting_lanes.items():
-                    if not (is_rounds_task(lane) or lane[1] == LIFESPAN_LANE):
+                    if lane[1] != LIFESPAN_LANE and not lane[1].endswith(f".{ROUNDS_TASK}"):
                         self.continuing[lane_text(lane)] = task_location(wait.task)
         finally:
             self.finish()
@@ -333,7 +332,7 @@ class Replayer:
             if self.position.index != index:
                 return
         mark = mark_name(record)
-        if begins_session(record):
+        if mark == SESSION_MARK:
             lifespan: LifespanRun | None = None
             if (channel := self.trace.lifespan_of.get(record.channel)) is not None:
                 lifespan = self.lifespans[channel]

@@ -48,7 +48,6 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
-from mcp_trio._session.input_required import ROUNDS_TASK
 from mcp_trio._session.journal import Outcome
 from mcp_trio._session.untracked_calls import UNTRACKED_MARK
 from mcp_trio.errors import RecordingError
@@ -263,11 +262,6 @@ def request_lane_name(name: str) -> str:
     return name.partition(".")[0]
 
 
-def is_rounds_task(lane: LaneKey) -> bool:
-    """Return whether a lane is that of the task that sends a handler's questions in rounds."""
-    return lane[1].endswith(f".{ROUNDS_TASK}")
-
-
 def is_immediate(record: Record) -> bool:
     """Return whether a record is a value that a lane read, or a branch that it took."""
     return record.kind == "val" or (
@@ -278,11 +272,6 @@ def is_immediate(record: Record) -> bool:
 def is_untracked_call(record: Record) -> bool:
     """Return whether a record only notes an untracked call of the recorded session."""
     return mark_name(record) == UNTRACKED_MARK
-
-
-def begins_session(record: Record) -> bool:
-    """Return whether a record begins one of the sessions of a file."""
-    return mark_name(record) == SESSION_MARK
 
 
 def mark_name(record: Record) -> str:
@@ -388,6 +377,11 @@ def load_conversation(
     return conversation(records, channel=channel)
 
 
+_LIFESPAN_MARKS: Final = frozenset({LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK, LIFESPAN_OPENED_MARK})
+
+CHANNEL_MARKS: Final = _LIFESPAN_MARKS | {SESSION_MARK, ENDED_MARK}
+"""The marks of sessions and lifespans; a file of one session without a lifespan has none."""
+
 # The types of the bodies that a replay decodes.
 _BODY_TYPES: Final[Mapping[str, type[Any]]] = {
     "mark": MarkBody,
@@ -457,26 +451,40 @@ def load_trace(
     tracked = (record for record in known if not is_untracked_call(record))
     journal = [each for record in tracked for each in _single_steps(record)]
     marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
-    opened = {
-        mark.channel: _opening_call(mark)
-        for mark in marks
-        if mark_name(mark) == LIFESPAN_OPENED_MARK
-    }
-    lifespans = set[int]()
-    if runs_lifespans:
-        recorded = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
-        lifespans = recorded - opened.keys()
+    lifespans, opened, lifespan_of = set[int](), dict[int, str](), dict[int, int]()
+    for mark in marks:
+        name, value = mark_name(mark), members_of(decode_body(mark, MarkBody).value)
+        if name == LIFESPAN_MARK and runs_lifespans:
+            lifespans.add(mark.channel)
+        elif name == LIFESPAN_OPENED_MARK:
+            target = value.get("target", "")
+            call = f"{value.get('call', '')}({target and repr(target)})"
+            opened[mark.channel] = f"{call} {value.get('location', '')}"
+        elif name == SESSION_MARK and "lifespan" in value:
+            lifespan_of[mark.channel] = value["lifespan"]
+    lifespans -= opened.keys()
+    lifespan_of = {session: each for session, each in lifespan_of.items() if each in lifespans}
     journal = [
-        record for record in journal if record.channel in lifespans or not _is_of_lifespan(record)
+        record
+        for record in journal
+        if record.channel in lifespans
+        or (
+            request_lane_name(record.lane or "") != LIFESPAN_LANE
+            and mark_name(record) not in _LIFESPAN_MARKS
+        )
     ]
-    lifespan_of: dict[int, int] = {}
-    for mark in filter(begins_session, marks):
-        lifespan = members_of(decode_body(mark, MarkBody).value).get("lifespan")
-        if lifespan in lifespans:
-            lifespan_of[mark.channel] = lifespan
+    numbers = {record.number for record in usable}
+    missing: dict[int, int] = {}
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
+    expected = 1
     for index, record in enumerate(journal):
+        # A record that was read is not missing, although it takes no part in a replay.
+        while expected < record.number and expected in numbers:
+            expected += 1
+        if record.number > expected:
+            missing[index] = expected
+        expected = record.number + 1
         if record.lane is not None:
             indexes.setdefault(key_of(record), []).append(index)
         elif mark_name(record) == ENDED_MARK:
@@ -484,7 +492,7 @@ def load_trace(
     return Trace(
         opening=opening,
         journal=journal,
-        missing=_missing_before(journal, {record.number for record in usable}),
+        missing=missing,
         indexes=indexes,
         session_ends=session_ends,
         notes=tuple(notes),
@@ -493,39 +501,6 @@ def load_trace(
         lifespan_of=lifespan_of,
         opened=opened,
     )
-
-
-# The marks about a lifespan.
-_LIFESPAN_MARKS: Final = frozenset({LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK, LIFESPAN_OPENED_MARK})
-
-CHANNEL_MARKS: Final = _LIFESPAN_MARKS | {SESSION_MARK, ENDED_MARK}
-"""The marks of sessions and lifespans; a file of one session without a lifespan has none."""
-
-
-def _missing_before(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, int]:
-    """Return `Trace.missing`; the records with these numbers were read from the file."""
-    missing: dict[int, int] = {}
-    expected = 1
-    for index, record in enumerate(journal):
-        while expected < record.number and expected in numbers:
-            expected += 1  # this record was read, and takes no part in a replay
-        if record.number > expected:
-            missing[index] = expected
-        expected = record.number + 1
-    return missing
-
-
-def _is_of_lifespan(record: Record) -> bool:
-    """Return whether a record is of the tasks of a lifespan, or a mark about a lifespan."""
-    is_in_lane = request_lane_name(record.lane or "") == LIFESPAN_LANE
-    return is_in_lane or mark_name(record) in _LIFESPAN_MARKS
-
-
-def _opening_call(mark: Record) -> str:
-    """Return the call by which a lifespan opened something, and the location of the call."""
-    value = members_of(decode_body(mark, MarkBody).value)
-    target = value.get("target", "")
-    return f"{value.get('call', '')}({target and repr(target)}) {value.get('location', '')}"
 
 
 def _single_steps(record: Record) -> Iterator[Record]:
