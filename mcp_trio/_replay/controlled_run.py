@@ -9,23 +9,37 @@ for the threads of `def` handlers.
 import gc
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import outcome
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from mcp_trio._journal.records import LIFESPAN_LANE, OpenBody
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.source_locations import error_location
+from mcp_trio._replay.source_locations import error_location, lifespan_use
+from mcp_trio._server.caller_limits import with_added_limits
+from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._server.middleware import Middleware
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.exceptions import group_members
+from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Abort
 from mcp_trio._session.session import Session
-from mcp_trio._session.untracked_calls import UntrackedCallWatch
+from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
+
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000
@@ -170,6 +184,7 @@ class RunController(Protocol):
 
     Attributes:
         thread_token: The token of the threads of `def` handlers.
+        untracked_calls: The untracked calls so far, in order, each once.
         is_over: Whether every task has to end.
         goes_on_after_exit: Whether the run goes on when a handler has ended its session with
             `SystemExit` or `KeyboardInterrupt`.
@@ -177,6 +192,7 @@ class RunController(Protocol):
 
     clock: VirtualClock
     thread_token: ThreadToken
+    untracked_calls: dict[UntrackedCall, None]
     is_over: bool
     goes_on_after_exit: bool
 
@@ -257,38 +273,55 @@ def _marking_setup_errors() -> Generator[None]:
         raise _SetupFailed from error
 
 
-async def run_controlled(
+def run_controlled(
     controller: RunController,
-    open_session: Callable[[Any, int], Session],
-    lifespan: AbstractAsyncContextManager[Any],
-    watch: UntrackedCallWatch,
+    server: "Server",
+    opening: OpenBody,
+    limits: Sequence[Middleware],
+    make_sequencer: Callable[[int], Sequencer],
+    lifespan: AbstractAsyncContextManager[Any] | None = None,
 ) -> None:
-    """Let a controller run its sessions in this Trio run, until all tasks have ended.
+    """Let a controller run sessions of a server in a Trio run, until all tasks have ended.
 
-    Errors of sessions are passed to `controller.fail`.
-
-    Args:
-        controller: The controller.
-        open_session: Opens the session of a channel, given the value of its lifespan.
-        lifespan: Gives the value for sessions without a lifespan in the journal.
-        watch: Watches for untracked calls during the run.
+    Errors of sessions are passed to `controller.fail`. `limits` are those of the command that has
+    recorded the sessions. `lifespan` gives the value for sessions without a lifespan in the
+    journal; by default, that is a stand-in if the recorded server had a lifespan.
 
     Raises:
-        Exception: `open_session` or `lifespan` raised it.
+        Exception: Opening a session, or `lifespan`, raised it.
         KeyboardInterrupt: It was raised in the run, and the recording does not have it.
     """
-    scope = trio.CancelScope()
     errors: list[BaseException] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_stalled, controller, scope)
-        try:
-            with scope, watch, _marking_setup_errors():
-                async with lifespan as value:
-                    errors += await _run_sessions(controller, open_session, value)
-        except _SetupFailed as failed:
-            errors.append(failed)
-        await controller.thread_token.wait_all_released()
-        nursery.cancel_scope.cancel()
+
+    def note_lifespan_use(attribute: str, instead: str) -> None:
+        controller.untracked_calls[lifespan_use(attribute, instead)] = None
+
+    def open_session(value: Any, channel: int) -> Session:
+        return sessions_of(server).open_session(
+            SilentChannel(), sequencer=make_sequencer(channel), lifespan=value
+        )
+
+    async def run() -> None:
+        scope = trio.CancelScope()
+        watch = watch_of_replay(
+            controller.untracked_calls.setdefault, is_strict=opening.strict, exempt=LIFESPAN_LANE
+        )
+        entered = lifespan or nullcontext(
+            ReplayLifespan(on_use=note_lifespan_use) if opening.lifespan else None
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_stalled, controller, scope)
+            try:
+                with scope, watch, _marking_setup_errors():
+                    async with entered as value:
+                        errors.extend(await _run_sessions(controller, open_session, value))
+            except _SetupFailed as failed:
+                errors.append(failed)
+            await controller.thread_token.wait_all_released()
+            nursery.cancel_scope.cancel()
+
+    with with_added_limits(server, limits):
+        trio.run(run, clock=controller.clock)
     problems: list[str] = []
     for error in errors:
         if isinstance(error, Abort | trio.Cancelled):

@@ -8,30 +8,28 @@ call.
 import functools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 import trio
 
-from mcp_trio._journal.records import LIFESPAN_LANE, Record, body_bytes, messages_in
+from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_controlled
+from mcp_trio._replay.controlled_run import ThreadToken, run_controlled
 from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
 from mcp_trio._replay.stops import Stop, check_stop
 from mcp_trio._replay.trace import Trace, is_request_lane, load_trace, message_fields
-from mcp_trio._server.caller_limits import recorded_limits, with_added_limits
-from mcp_trio._server.effects import ReplayLifespan
+from mcp_trio._server.caller_limits import recorded_limits
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.lanes import Abort
-from mcp_trio._session.session import Session
-from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:
@@ -169,13 +167,11 @@ def run_replay(
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
 
-    def open_session(value: Any, channel: int) -> Session:
+    def make_sequencer(channel: int) -> SessionReplay:
         if replayer.redactor is not None:
             schemas = registry.tool_schemas().items()
             replayer.redactor.add_schemas({name: it for name, it in schemas if name not in tools})
-        return sessions_of(server).open_session(
-            SilentChannel(), sequencer=sequencer_class(replayer, channel), lifespan=value
-        )
+        return sequencer_class(replayer, channel)
 
     def make_lifespan(channel: int) -> LifespanRun:
         if not sessions_of(server).has_lifespan:
@@ -184,18 +180,14 @@ def run_replay(
         return sessions_of(server).lifespan_run(sequencer_class(replayer, channel))
 
     replayer.make_lifespan = make_lifespan
-    entered: AbstractAsyncContextManager[Any]
-    if lifespan is not None:
-        entered = lifespan(server)
-    elif trace.opening.lifespan:
-        entered = nullcontext(ReplayLifespan(on_use=replayer.note_lifespan_use))
-    else:
-        entered = nullcontext()
-    watch = watch_of_replay(
-        replayer.note_untracked_call, is_strict=trace.opening.strict, exempt=LIFESPAN_LANE
+    run_controlled(
+        replayer,
+        server,
+        trace.opening,
+        recorded_limits(trace.journal),
+        make_sequencer,
+        None if lifespan is None else lifespan(server),
     )
-    with with_added_limits(server, recorded_limits(trace.journal)):
-        trio.run(run_controlled, replayer, open_session, entered, watch, clock=clock)
     error = replayer.error
     if error is not None and not all_divergences:
         raise error

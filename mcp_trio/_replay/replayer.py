@@ -73,7 +73,6 @@ from mcp_trio._replay.source_locations import (
     handler_entry,
     handler_location,
     is_alive,
-    lifespan_use,
     task_location,
     user_frames,
 )
@@ -619,14 +618,6 @@ class Replayer:
     def redact(self, kind: str, body: bytes) -> bytes:
         """Return the body as this recording would hold it."""
         return body if self.redactor is None else self.redactor.redact(kind, body)
-
-    def note_untracked_call(self, untracked_call: UntrackedCall) -> None:
-        """Keep an untracked call; an equal one is kept once."""
-        self.untracked_calls[untracked_call] = None
-
-    def note_lifespan_use(self, attribute: str, instead: str) -> None:
-        """Keep a use of the lifespan's value, which a replay does not have."""
-        self.note_untracked_call(lifespan_use(attribute, instead))
 
     # Stops.
 

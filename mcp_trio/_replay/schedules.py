@@ -83,6 +83,7 @@ from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, Outcome
 from mcp_trio._session.lanes import Abort, Lane, operation
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import BlockedInReplay, RecordingError
 
 if TYPE_CHECKING:
@@ -386,6 +387,7 @@ class Scheduler:
         decisions: The decisions so far.
         outcomes: The outcomes of requests so far.
         last_delivered: The number of the record of the last message that was delivered.
+        untracked_calls: See `RunController`.
         ended: The lanes of the requests that ended without a response.
         is_over: Whether every task has to end.
         problem: The reason why the session ended before its time; empty if it did not.
@@ -406,6 +408,7 @@ class Scheduler:
         self.decisions: list[Decision] = []
         self.outcomes = Outcomes()
         self.last_delivered = 0
+        self.untracked_calls: dict[UntrackedCall, None] = {}
         self.ended: set[str] = set()
         self.is_over = False
         self.problem = ""

@@ -18,18 +18,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import attrs
 import msgspec
-import trio
 
-from mcp_trio._journal.records import LIFESPAN_LANE
 from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_controlled
+from mcp_trio._replay.controlled_run import ThreadToken, run_controlled
 from mcp_trio._replay.schedules import (
     DEFAULT_PCT_BOUND,
     Decision,
@@ -45,7 +42,7 @@ from mcp_trio._replay.schedules import (
     search_depth_first,
     shorten,
 )
-from mcp_trio._replay.source_locations import lifespan_use, source_of
+from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.sweep_trace import (
     RequestOutcome,
     SweepTrace,
@@ -53,12 +50,9 @@ from mcp_trio._replay.sweep_trace import (
     outcome_differences,
 )
 from mcp_trio._replay.trace import request_lane_name
-from mcp_trio._server.caller_limits import with_added_limits
-from mcp_trio._server.effects import LIFESPAN, ReplayLifespan
-from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.session import Session
+from mcp_trio._server.effects import LIFESPAN
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio._system import SIGKILL
 from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 
@@ -500,27 +494,14 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
     Raises:
         SweepUnavailable: This version of Trio has no deterministic schedules.
     """
-    clock, untracked_calls = VirtualClock(trace.opening.clock_ns), dict[UntrackedCall, None]()
+    clock = VirtualClock(trace.opening.clock_ns)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     scheduler = Scheduler(trace, order, clock, thread_token)
-    watch = watch_of_replay(
-        untracked_calls.setdefault, is_strict=trace.opening.strict, exempt=LIFESPAN_LANE
-    )
-
-    def note_lifespan_use(attribute: str, instead: str) -> None:
-        untracked_calls[lifespan_use(attribute, instead)] = None
-
-    def open_session(lifespan: Any, _channel: int) -> Session:
-        return sessions_of(server).open_session(
-            SilentChannel(), sequencer=SweepSequencer(scheduler), lifespan=lifespan
-        )
-
-    lifespan = nullcontext(
-        ReplayLifespan(on_use=note_lifespan_use) if trace.opening.lifespan else None
-    )
     try:
-        with seeded_schedule(0), with_added_limits(server, trace.limits):
-            trio.run(run_controlled, scheduler, open_session, lifespan, watch, clock=clock)
+        with seeded_schedule(0):
+            run_controlled(
+                scheduler, server, trace.opening, trace.limits, lambda _: SweepSequencer(scheduler)
+            )
     except RuntimeError as error:
         raise SweepUnavailable(str(error)) from error
     differences = tuple(_differences(trace, scheduler, number))
@@ -528,7 +509,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
         digest=scheduler.outcomes.digest(),
         decisions=tuple(scheduler.decisions),
         differences=differences[:_DIFFERENCES_PER_SCHEDULE_MAX],
-        untracked_calls=tuple(untracked_calls),
+        untracked_calls=tuple(scheduler.untracked_calls),
     )
 
 

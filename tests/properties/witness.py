@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from mcp_trio import Client, Context, Server, effect
-from mcp_trio._replay import replay as replaying
+from mcp_trio._replay import controlled_run
 from mcp_trio._session.handlers import RUNNING_EFFECT
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.untracked_calls import UntrackedCallWatch, noting_imports
@@ -145,16 +145,16 @@ def replay_quietly(path):
 
 def replay_without_block(path):
     """Replay with a watch that only reports what a handler does outside."""
-    watch_of_replay = replaying.watch_of_replay
+    watch_of_replay = controlled_run.watch_of_replay
 
     def watch_that_only_reports(note, **_):
         return UntrackedCallWatch(on_untracked_call=note)
 
-    replaying.watch_of_replay = watch_that_only_reports
+    controlled_run.watch_of_replay = watch_that_only_reports
     try:
         replay_quietly(path)
     finally:
-        replaying.watch_of_replay = watch_of_replay
+        controlled_run.watch_of_replay = watch_of_replay
 
 
 def main(folder, tool):
