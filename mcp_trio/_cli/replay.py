@@ -411,7 +411,7 @@ def _replay_to_stop(
 ) -> None:
     """Replay, and print the state at a record; end there, or open the debugger."""
     from mcp_trio._replay.replay import run_replay
-    from mcp_trio._replay.stops import Stop, StoppedReplay
+    from mcp_trio._replay.replayer import Stop, StoppedReplay
 
     terminal, number = sys.stdout, until if break_at is None else break_at
     assert number is not None

@@ -7,7 +7,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from mcp_trio._replay.stops import StoppedReplay
+from mcp_trio._replay.replayer import StoppedReplay
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.lanes import without_lane
 

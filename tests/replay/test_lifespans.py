@@ -18,7 +18,7 @@ from memory_sessions import scripted_session
 from mcp_trio import Context, Server, effect
 from mcp_trio._replay.many_replays import remarks_of
 from mcp_trio._replay.replay import run_replay
-from mcp_trio._replay.stops import Stop
+from mcp_trio._replay.replayer import Stop
 from mcp_trio._replay.targets import fresh_server
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
 from mcp_trio._session.lanes import LANE

@@ -10,7 +10,7 @@ from memory_sessions import scripted_session
 
 from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._replay.replay import run_replay
-from mcp_trio._replay.stops import Stop
+from mcp_trio._replay.replayer import Stop
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
