@@ -117,14 +117,12 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """The number of the record that differs."""
         if self.missing_number is not None:
             return self.missing_number
         return self.total if self.record is None else self.record.number
 
     @property
     def total(self) -> int:
-        """The number of records in the recording."""
         journal = self.trace.journal
         return journal[-1].number + 1 if journal else 1
 
@@ -146,7 +144,6 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_calls(self) -> Sequence[UntrackedCall]:
-        """The untracked calls of the request."""
         return [call for call in self.untracked_calls if self.is_of_request(call.lane)]
 
     @property
@@ -257,17 +254,10 @@ def skips(operation: Operation, record: Record) -> bool:
     """
     if is_immediate(record) and operation.kind not in {"val", "mark"}:
         return True
-    return _has_response_label(operation.kind, operation.body) and not _has_response_label(
-        *_kind_and_body(record)
-    )
+    return is_response(operation.kind, operation.body) and not is_response(*_kind_and_body(record))
 
 
-def is_response(record: Record) -> bool:
-    """Return whether a record is the response to a request."""
-    return _has_response_label(*_kind_and_body(record))
-
-
-def _has_response_label(kind: str | None, body: bytes | None) -> bool:
+def is_response(kind: str | None, body: bytes | None) -> bool:
     return kind == "out" and label_of(kind, body) == _RESPONSE
 
 
@@ -498,8 +488,8 @@ def _position(divergence: Divergence) -> str:
 def _recorded_and_replayed(divergence: Divergence) -> tuple[str, str]:
     """Return the two operations; long ones are cut around their first difference."""
     record, operation = divergence.record, divergence.operation
-    left = "" if record is None else _text(body_bytes(record))
-    right = "" if operation is None else _text(operation.body)
+    left = "" if record is None else json_text(body_bytes(record) or b"")
+    right = "" if operation is None else json_text(operation.body or b"")
     if record is not None and operation is not None and operation.body is not None:
         left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
     else:
@@ -520,10 +510,6 @@ def _recorded_and_replayed(divergence: Divergence) -> tuple[str, str]:
         ordinal = f", operation {operation.ordinal}" if operation.ordinal is not None else ""
         replayed = f"{kind:<5} {right}{lane}{ordinal}"
     return recorded, replayed
-
-
-def _text(body: bytes | None) -> str:
-    return "" if body is None else body.decode("utf-8", "replace")
 
 
 def _line(divergence: Divergence) -> str:
@@ -567,7 +553,7 @@ def _waiting(divergence: Divergence) -> str:
 
 def _missing_meaning(divergence: Divergence) -> str:
     assert divergence.record is not None
-    operation = _operation_text(divergence.record.kind)
+    operation = _OPERATIONS.get(divergence.record.kind, divergence.record.kind)
     if divergence.record.kind == "in" and divergence.operation is not None:
         return "the code now does this before the message arrives that is recorded here"
     if divergence.operation is not None and not divergence.operation.has_waited:
@@ -587,7 +573,7 @@ def _extra_meaning(divergence: Divergence) -> str:
     if record is None or operation is None or operation.kind is None:
         return "the code now performs an operation that is not in the recording"
     name = label_of(operation.kind, operation.body)
-    text = _operation_text(operation.kind)
+    text = _OPERATIONS.get(operation.kind, operation.kind)
     if name and operation.kind != "out":
         text += f" {name!r}"
     return f"the code did not do this {text} here when recorded"
@@ -626,10 +612,6 @@ _MEANINGS: Final[Mapping[str, Callable[[Divergence], str]]] = {
     ),
     "problem": lambda _: "the replay cannot continue",
 }
-
-
-def _operation_text(kind: str) -> str:
-    return _OPERATIONS.get(kind, kind)
 
 
 # Likely causes ------------------------------------------------------------------------------------
@@ -740,13 +722,13 @@ def _order_cause(divergence: Divergence) -> str:
         or operation.kind not in _EXCHANGEABLE_KINDS
     ):
         return ""
-    if _has_response_label(operation.kind, operation.body):
+    if is_response(operation.kind, operation.body):
         return ""
     before, after = _name(record.kind, body_bytes(record)), _name(operation.kind, operation.body)
     if before == after:
-        before, after = (
-            f"{before} {_arguments_text(body)}" for body in (body_bytes(record), operation.body)
-        )
+        members = (members_of(body_bytes(record)), members_of(operation.body))
+        arguments = (json_text(each.get("arguments", each.get("params", b""))) for each in members)
+        before, after = (f"{before} {text[:_VALUE_CHARS_MAX]}" for text in arguments)
     return (
         f"another order: the recording has {before} in record {record.number} and {after} in record"
         f" {later.number}, and the code now begins with the second"
@@ -754,8 +736,8 @@ def _order_cause(divergence: Divergence) -> str:
 
 
 def _name(kind: str, body: bytes | None) -> str:
-    name = label_of(kind, body)
-    return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
+    text, name = f"the {_OPERATIONS.get(kind, kind)}", label_of(kind, body)
+    return f"{text} {name!r}" if name else text
 
 
 def _unobservable_cause(divergence: Divergence) -> str:
@@ -770,20 +752,6 @@ def _unobservable_cause(divergence: Divergence) -> str:
                 " use sorted(), a list or a dict"
             )
     return ""
-
-
-class _Arguments(msgspec.Struct):
-    arguments: msgspec.Raw = msgspec.Raw(b"")
-    params: msgspec.Raw = msgspec.Raw(b"")
-
-
-def _arguments_text(body: bytes | None) -> str:
-    """Return the arguments of an effect or value, or the params of a message."""
-    try:
-        fields = msgspec.json.decode(body or b"{}", type=_Arguments)
-    except (ValueError, RecursionError):
-        return ""
-    return _text(bytes(fields.arguments) or bytes(fields.params))[:_VALUE_CHARS_MAX]
 
 
 def _clock_cause(divergence: Divergence) -> str:

@@ -169,7 +169,6 @@ class Stop:
     has_ended: bool = attrs.field(default=False, init=False)
 
     def is_at(self, record: Record | None) -> bool:
-        """Return whether the replay has to stop at a record."""
         return record is not None and record.number == self.number and not self.has_stopped
 
     def is_before_step(self, record: Record) -> bool:
@@ -182,7 +181,7 @@ class Stop:
         if not self.is_at(record):
             return False
         is_call = record.kind in _KINDS_OF_CALLS
-        return not is_call or (self.needs_task and is_response(record))
+        return not is_call or (self.needs_task and is_response(record.kind, body_bytes(record)))
 
 
 def check_stop(trace: Trace, stop: Stop) -> None:
@@ -219,7 +218,7 @@ def check_stop(trace: Trace, stop: Stop) -> None:
             lane = lane_text(key_of(following))
             text += f": the next record of a handler is {following.number}, of lane {lane}"
         raise RecordingError(text)
-    if is_response(record) and not record.step_start:
+    if is_response(record.kind, body_bytes(record)) and not record.step_start:
         steps = [each for each in journal if each.step_start and key_of(each) == key_of(record)]
         last_step = max(each.number for each in steps if each.number < number)
         raise RecordingError(
@@ -241,17 +240,14 @@ class Position:
 
     @property
     def record(self) -> Record | None:
-        """The record at the position; None after the last one."""
         journal = self.trace.journal
         return journal[self.index] if self.index < len(journal) else None
 
     @property
     def is_at_missing(self) -> bool:
-        """Return whether records are missing from the file here."""
         return self.index in self.trace.missing
 
     def advance(self) -> None:
-        """Consume the record at the position."""
         self.consume(self.index)
 
     def consume(self, *indexes: int) -> None:
@@ -278,11 +274,9 @@ class LeftOutRequests:
         self._states: set[object] = set()
 
     def __bool__(self) -> bool:
-        """Return whether any request is left out."""
         return bool(self._lanes)
 
     def __contains__(self, lane: LaneKey) -> bool:
-        """Return whether a lane belongs to a request that is left out."""
         return bool(self._lanes) and request_lane(lane) in self._lanes
 
     def add(self, request: LaneKey, index: int) -> list[int]:
@@ -412,7 +406,6 @@ class Replayer:
 
     @property
     def error(self) -> ReplayDivergence | None:
-        """The error about the first divergence, with all later ones; None if there was none."""
         return divergence_error(*self.divergences) if self.divergences else None
 
     async def run_sessions(
@@ -422,7 +415,7 @@ class Replayer:
         try:
             if not self.trace.has_session_marks:
                 self.sessions[0] = await begin(0, None)
-            await self.settle()
+            await self.thread_token.settle()
             while (record := self.position.record) is not None:
                 if record.kind in _KINDS_OF_REPLAYER or mark_name(record) in _MARKS_OF_REPLAYER:
                     self.stop_here(None)
@@ -490,7 +483,7 @@ class Replayer:
             self.position.advance()  # the end of the file, not of one of its sessions
         else:
             self.resume_lane(key_of(record))
-        await self.settle()
+        await self.thread_token.settle()
         if self.position.index == index:
             await self.advance_until_made(record)
         if self.position.index == index:
@@ -515,14 +508,10 @@ class Replayer:
         index, until_ns = self.position.index, record.time_ns + int(_LATE_SECONDS_MAX * 1e9)
         while self.position.index == index and self.clock.is_due_by(until_ns):
             self.clock.advance_to(self.clock.next_deadline)
-            await self.settle()
+            await self.thread_token.settle()
             if self.position.index == index:
                 self.resume_lane(key_of(record))
-                await self.settle()
-
-    async def settle(self) -> None:
-        """Wait until all tasks are blocked and no thread runs."""
-        await self.thread_token.settle()
+                await self.thread_token.settle()
 
     async def _advance_clock(self, record: Record) -> None:
         """Advance to the record's time, and stop at each deadline before it.
@@ -533,7 +522,7 @@ class Replayer:
         self._check_late_lanes(record)
         while self.clock.is_due_by(record.time_ns):
             self.clock.advance_to(self.clock.next_deadline)
-            await self.settle()
+            await self.thread_token.settle()
             if self.position.index != index:
                 return
         self._check_late_lanes(record)
@@ -684,7 +673,6 @@ class Replayer:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def note_task(self, lane: LaneKey) -> None:
-        """Remember that the calling task acts in a lane."""
         self._tasks[lane] = trio.lowlevel.current_task()
 
     def _task_of(self, lane: LaneKey) -> trio.lowlevel.Task | None:
@@ -776,7 +764,6 @@ class Replayer:
     # The end.
 
     def finish(self) -> None:
-        """End the replay, unless it is over."""
         if not self.is_over:
             waiting_lanes, self.waiting_lanes = self.waiting_lanes, {}
             end_run(self, ((wait.task, wait.has_operation) for wait in waiting_lanes.values()))

@@ -76,7 +76,6 @@ class SessionReplay:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the recorded session's random numbers."""
         return self.replayer.trace.opening.seed
 
     def _key(self, lane: Lane) -> LaneKey:
@@ -192,11 +191,9 @@ class SessionReplay:
             trio.lowlevel.reschedule(wait.task)
 
     async def let_thread_run(self, name: str) -> None:
-        """Wait until a thread of the handler `name` may run."""
         await self.replayer.thread_token.acquire(name)
 
     def thread_waits(self) -> None:
-        """Let another thread run: the current one waits for the event loop, or has ended."""
         self.replayer.thread_token.release()
 
     # Operations.
@@ -206,11 +203,9 @@ class SessionReplay:
         return self.replayer.last_delivered
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
-        """Compare a message with its `out` record."""
         self._compare("out", lane, message)
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
-        """Compare an effect with its `cmd` record."""
         record = self.replayer.position.record
         recorded = body_bytes(record) if record is not None and record.kind == "cmd" else None
         self._compare("cmd", lane, with_recorded_lifespan(body, recorded))
@@ -247,7 +242,6 @@ class SessionReplay:
         self._compare(kind, lane, body)
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Compare the end of a cancelled request."""
         self._compare("cxl", lane, UNSTARTED_BODY if unstarted else None)
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
@@ -358,6 +352,8 @@ class SessionReplay:
         An operation of a request that is left out is not compared.
         """
         replayer = self.replayer
+        while replayer.is_uncompared():
+            replayer.position.advance()
         if replayer.is_over:
             raise Abort
         if lane is not None and self._key(lane) in replayer.left_out:
@@ -393,9 +389,11 @@ class SessionReplay:
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
     ) -> bool:
+        if self.replayer.is_strict and record.ordinal != ordinal:
+            return False
         name = None if lane is None else lane.name
-        found = (record.kind, record.channel, record.lane, record.ordinal, body_bytes(record))
-        return found == (kind, self.channel, name, ordinal, body)
+        found = (record.kind, record.channel, record.lane, body_bytes(record))
+        return found == (kind, self.channel, name, body)
 
     def _operation(
         self, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
@@ -447,12 +445,8 @@ class OutboundReplayer(Replayer):
 
     def resume_lane(self, lane: LaneKey) -> None:
         """Let a lane go on, if it waits for the record at the position."""
-        wait, record, index = (
-            self.waiting_lanes.get(lane),
-            self.position.record,
-            self.position.index,
-        )
-        is_uncompared = self.is_uncompared()
+        wait, record = self.waiting_lanes.get(lane), self.position.record
+        index, is_uncompared = self.position.index, self.is_uncompared()
         if wait is not None and record is not None:
             if not is_uncompared:
                 may_go = not wait.is_for_cancellation
@@ -475,28 +469,22 @@ class OutboundReplayer(Replayer):
         for _ in range(_FORCED_STEPS_MAX):
             if self.position.index != index or self.is_over:
                 return
-            waits = {
-                lane: wait
-                for lane, wait in self.waiting_lanes.items()
-                if not wait.is_for_cancellation
-            }
-            steps = [lane for lane, wait in waits.items() if not wait.has_operation]
-            outcomes = {
-                lane: wait.outcome_index
-                for lane, wait in waits.items()
-                if wait.outcome_index is not None
-            }
-            if wanted in waits:
+            waits = [(k, v) for k, v in self.waiting_lanes.items() if not v.is_for_cancellation]
+            steps = [lane for lane, wait in waits if not wait.has_operation]
+            outcomes = [
+                (wait.outcome_index, lane) for lane, wait in waits if wait.outcome_index is not None
+            ]
+            if any(lane == wanted for lane, _ in waits):
                 self._resume(wanted)
             elif steps:
                 self._resume(steps[0])
             elif outcomes:
-                self._resume(min(outcomes, key=outcomes.__getitem__))
+                self._resume(min(outcomes)[1])
             elif self.clock.next_deadline < math.inf:
                 self.clock.advance_to(self.clock.next_deadline)
             else:
                 return
-            await self.settle()
+            await self.thread_token.settle()
 
 
 class OutboundReplay(SessionReplay):
@@ -587,21 +575,3 @@ class OutboundReplay(SessionReplay):
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded code took the new branch anywhere in this lane."""
         return self._next_named(self._key(lane), "mark", patch_name(name)) is not None
-
-    def _compare(
-        self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
-    ) -> None:
-        """Skip records that outbound mode does not compare; compare with the next other record."""
-        while self.replayer.is_uncompared():
-            self.replayer.position.advance()
-        super()._compare(kind, lane, body, is_redacted=is_redacted)
-
-    def _is_same(
-        self,
-        record: Record,
-        kind: str,
-        lane: Lane | None,
-        ordinal: int | None,  # noqa: ARG002  not compared
-        body: bytes | None,
-    ) -> bool:
-        return super()._is_same(record, kind, lane, record.ordinal, body)
