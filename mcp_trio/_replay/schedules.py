@@ -69,7 +69,6 @@ from mcp_trio._replay.sweep_trace import (
     Outcomes,
     RequestUpdate,
     SweepTrace,
-    immediate_command,
 )
 from mcp_trio._replay.trace import (
     MessageFields,
@@ -155,7 +154,6 @@ class Schedule(msgspec.Struct, kw_only=True, frozen=True):
     differences: tuple[str, ...] = msgspec.field(default=(), name="shows")
 
     def encoded(self) -> bytes:
-        """Return the contents of the file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
@@ -174,7 +172,6 @@ def decode_schedule(data: bytes) -> Schedule:
 
 
 def deviations_of(decisions: Sequence[Decision]) -> tuple[Deviation, ...]:
-    """Return the deviations among the decisions of a schedule."""
     return tuple(
         Deviation(decision=number, take=each.chosen, instead_of=each.default)
         for number, each in enumerate(decisions)
@@ -199,27 +196,20 @@ class RecordedOrder(msgspec.Struct, frozen=True):
     deviations: Mapping[int, str] = {}
 
     def choose(self, number: int, options: Sequence[str], default: str) -> str:
-        """Return the deviation of this decision, or the default."""
         chosen = self.deviations.get(number, default)
         return chosen if chosen in options else default
 
 
-@attrs.define
 class RandomOrder:
     """Any order, which follows from `seed`."""
 
-    seed: int
-    _random: Random = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._random = Random(self.seed)  # noqa: S311  not for secrets
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)  # noqa: S311  not for secrets
 
     def choose(self, number: int, options: Sequence[str], default: str) -> str:  # noqa: ARG002
-        """Return any option."""
         return self._random.choice(options)
 
 
-@attrs.define
 class PriorityOrder:
     """An order of `pct`: the option of the highest priority comes first.
 
@@ -227,36 +217,23 @@ class PriorityOrder:
     about `decisions` decisions the chosen one gets a priority below all others.
     """
 
-    seed: int
-    decisions: int
-    bound: int = DEFAULT_PCT_BOUND
-    _random: Random = attrs.field(init=False)
-    _changes: dict[int, int] = attrs.field(init=False)
-    _priorities: dict[str, float] = attrs.field(factory=dict[str, float], init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._random = Random(self.seed)  # noqa: S311  not for secrets
-        count = min(self.bound - 1, self.decisions)
-        numbers = self._random.sample(range(self.decisions), count)
+    def __init__(self, seed: int, decisions: int, bound: int = DEFAULT_PCT_BOUND) -> None:
+        self._random = Random(seed)  # noqa: S311  not for secrets
+        numbers = self._random.sample(range(decisions), min(bound - 1, decisions))
         self._changes = {number: -each for each, number in enumerate(numbers, 1)}
+        self._priorities: dict[str, float] = {}
 
     def choose(self, number: int, options: Sequence[str], default: str) -> str:  # noqa: ARG002
-        """Return the option of the highest priority."""
-        for option in options:
-            if _actor(option) not in self._priorities:
-                self._priorities[_actor(option)] = self._random.random()
+        # The first word of an option names the lane, the client or the clock.
+        actors = {option: option.partition(" ")[0].rstrip(":") for option in options}
+        for actor in actors.values():
+            if actor not in self._priorities:
+                self._priorities[actor] = self._random.random()
+        chosen = max(options, key=lambda option: self._priorities[actors[option]])
         if number in self._changes:
-            lowered = max(options, key=self._priority)
-            self._priorities[_actor(lowered)] = self._changes[number]
-        return max(options, key=self._priority)
-
-    def _priority(self, option: str) -> float:
-        return self._priorities[_actor(option)]
-
-
-def _actor(option: str) -> str:
-    """Return the lane, the client or the clock to which an option belongs: its first word."""
-    return option.partition(" ")[0].rstrip(":")
+            self._priorities[actors[chosen]] = self._changes[number]
+            chosen = max(options, key=lambda option: self._priorities[actors[option]])
+        return chosen
 
 
 # Strategies ---------------------------------------------------------------------------------------
@@ -368,12 +345,12 @@ class _PossibleEvent:
     happen: Callable[[], None]
     first_batch: int
     rank: float
-    last_batch: int = attrs.field(default=0, kw_only=True)
-    is_new_handler: bool = attrs.field(default=False, kw_only=True)
-    is_effect: bool = attrs.field(default=False, kw_only=True)
-    latest: float = attrs.field(default=math.inf, kw_only=True)
-    task: trio.lowlevel.Task | None = attrs.field(default=None, kw_only=True)
-    has_operation: bool = attrs.field(default=True, kw_only=True)
+    last_batch: int = 0
+    is_new_handler: bool = False
+    is_effect: bool = False
+    latest: float = math.inf
+    task: trio.lowlevel.Task | None = None
+    has_operation: bool = True
 
 
 class Scheduler:
@@ -446,7 +423,6 @@ class Scheduler:
         begin: BeginSession,
         start_lifespan: Callable[[LifespanRun], None],  # noqa: ARG002 - a sweep runs no lifespan
     ) -> None:
-        """Run the session until every recorded response has come, or never will; end all tasks."""
         trace = self.trace
         effects = (each for (_, kind, _), each in trace.named.indexes.items() if kind == "cmd")
         # Each effect, and each request to the client, may take longer than in the recording.
@@ -494,14 +470,12 @@ class Scheduler:
             await self.thread_token.settle()
 
     def _missing(self, responses: Sequence[str]) -> bool:
-        """Return whether some of these responses have not been sent, and may still be."""
         missing = Counter(responses) - self._responses
         return any(request_lane_name(lane) not in self.ended for lane in missing)
 
     # Decisions.
 
     def _options(self, end: float) -> list[_PossibleEvent]:
-        """Return the events that can happen next."""
         # Lanes and effects.
         batch = min((event.last_batch for event in self._ready.values()), default=_ANY_BATCH)
         if batch > self._batch:
@@ -699,7 +673,6 @@ class Scheduler:
     # Messages.
 
     def responded(self, lane: str) -> None:
-        """Note a response to the client."""
         self._responses[lane] += 1
         self._input_batch = self._wake_batch
 
@@ -764,7 +737,6 @@ class SweepSequencer:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the recorded session's random numbers."""
         return self.scheduler.trace.opening.seed
 
     def _nth(self, category: str, lane: Lane, name: str) -> int:
@@ -782,7 +754,6 @@ class SweepSequencer:
     # Turns.
 
     def step(self, lane: Lane) -> Awaitable[None] | None:
-        """Return the wait for the lane's turn."""
         lane.has_waited = False
         if self.scheduler.is_over:
             return None
@@ -804,15 +775,12 @@ class SweepSequencer:
         """Return at once."""
 
     def withdraw(self, lane: Lane) -> None:
-        """Let a call of an abandoned thread go on without its turn."""
         self.scheduler.go_on(lane.name)
 
     async def let_thread_run(self, name: str) -> None:
-        """Wait until a thread of the handler `name` may run."""
         await self.scheduler.thread_token.acquire(name)
 
     def thread_waits(self) -> None:
-        """Let another thread run: the current one waits for the event loop, or has ended."""
         self.scheduler.thread_token.release()
 
     # Messages.
@@ -837,7 +805,6 @@ class SweepSequencer:
                 self.scheduler.expect_updates(lane.name, fields, recorded[nth])
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:  # noqa: ARG002  of `Sequencer`
-        """Note the end of a request that was cancelled."""
         if not self.scheduler.is_over:
             self.scheduler.ended.add(lane.name)
 
@@ -849,7 +816,6 @@ class SweepSequencer:
         *,
         is_cancelled: bool = False,  # noqa: ARG002
     ) -> None:
-        """Note the end of an operation."""
         self.scheduler.note_operation(lane)
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
@@ -931,7 +897,7 @@ class SweepSequencer:
         self.scheduler.note_operation(lane)
         index = self._next_named(lane, "val", name)
         if arguments is not None:
-            command = immediate_command(name, arguments)
+            command = CommandBody(name=name, arguments=msgspec.json.decode(arguments))
             self.scheduler.outcomes.add_command(lane.name, command)
         elif index is None:
             return read()

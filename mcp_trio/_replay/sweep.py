@@ -264,8 +264,6 @@ def sweep_forked(
 
 @attrs.define
 class _Sweep:
-    """The schedules of one sweep, and their results."""
-
     path: str | os.PathLike[str]
     trace: SweepTrace
     run_all: RunSchedules
@@ -273,7 +271,6 @@ class _Sweep:
     _started: float = attrs.field(factory=time.perf_counter, init=False)
 
     def run(self, options: SweepOptions) -> SweepReport:
-        """Run the schedules; shorten one with other outcomes."""
         if (schedule := options.schedule) is not None:
             if schedule.digest != self.trace.digest:
                 raise RecordingError(
@@ -409,7 +406,6 @@ class _Fork:
     pipe: int
 
     def result(self) -> ScheduleResult:
-        """Wait for the process; return the result."""
         with os.fdopen(self.pipe, "rb") as pipe:
             text = pipe.read()
         os.waitpid(self.process, 0)
@@ -420,7 +416,6 @@ class _Fork:
             raise SweepUnavailable(f"schedule {self.number} could not be run: {reason}") from None
 
     def kill(self) -> None:
-        """Kill the process and wait for its end."""
         os.kill(self.process, SIGKILL)
         os.close(self.pipe)
         os.waitpid(self.process, 0)

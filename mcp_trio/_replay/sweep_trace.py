@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import attrs
@@ -211,8 +212,8 @@ class SweepTrace:
             if kind == "cmd" and name not in _CONTEXT_CALLS:
                 for index in indexes:
                     outcome = journal[self.named.outcomes.get(index, index)]
-                    begin = seconds_of(journal[index].time_ns)
-                    self._note_duration(begin, seconds_of(outcome.time_ns))
+                    seconds = seconds_of(outcome.time_ns) - seconds_of(journal[index].time_ns)
+                    self.longest_seconds = max(self.longest_seconds, seconds)
 
     def time_ns_at(self, rank: float) -> int:
         """Return the time of the record with this index, or of the one after a number between."""
@@ -242,7 +243,6 @@ class SweepTrace:
         ]
 
     def _read(self, index: int, record: Record) -> None:
-        """Add the next record of the journal."""
         self.seconds = seconds_of(record.time_ns)
         lane = record.lane or ""
         if record.lane is not None and record.step_start:
@@ -271,7 +271,8 @@ class SweepTrace:
             case "val":
                 value = decode_body(record, ValueBody)
                 if isinstance(value.arguments, msgspec.Raw):
-                    command = immediate_command(value.name, bytes(value.arguments))
+                    arguments = msgspec.json.decode(value.arguments)
+                    command = CommandBody(name=value.name, arguments=arguments)
                     self.outcomes.add_command(lane, command)
             case "mark":
                 mark = decode_body(record, MarkBody)
@@ -281,9 +282,6 @@ class SweepTrace:
                 self._cause = decode_body(record, ShutBody).cause
             case _:
                 pass
-
-    def _note_duration(self, begin: float, end: float) -> None:
-        self.longest_seconds = max(self.longest_seconds, end - begin)
 
     def _read_in(self, index: int, record: Record) -> None:
         messages = messages_in(body_bytes(record) or b"")
@@ -318,13 +316,8 @@ class SweepTrace:
             return False
         updates, begin = self._open_requests[about]
         updates.append(RequestUpdate(index, message))
-        self._note_duration(begin, self.seconds)
+        self.longest_seconds = max(self.longest_seconds, self.seconds - begin)
         return True
-
-
-def immediate_command(name: str, arguments: bytes) -> CommandBody:
-    """Return the command of an effect that a handler performed without waiting."""
-    return CommandBody(name=name, arguments=msgspec.json.decode(arguments))
 
 
 def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
@@ -366,14 +359,10 @@ def _first_difference(
     name: str, recorded: Sequence[bytes], swept: Sequence[bytes]
 ) -> Iterator[tuple[str, object, object]]:
     """Yield the first difference of two lists of effects, or of messages if there is no `name`."""
-    for left, right in zip(recorded, swept, strict=False):
+    for left, right in zip_longest(recorded, swept, fillvalue=UNSET):
+        if isinstance(left, UnsetType) or isinstance(right, UnsetType):
+            yield name or "messages", left, right
+            return
         for path, old, new in json_differences(left, right)[:1]:
             yield f"{name or message_fields(left).method or 'answer'} {path}", old, new
             return
-    if len(recorded) != len(swept):
-        common = min(len(recorded), len(swept))
-        yield name or "messages", _at(recorded, common), _at(swept, common)
-
-
-def _at(messages: Sequence[bytes], index: int) -> object:
-    return messages[index] if index < len(messages) else UNSET
