@@ -71,7 +71,6 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self._is_expiring = True
 
     def current_time(self) -> float:
-        """Return the time of the clock."""
         if self._is_expiring:
             self._is_expiring = False
             if self._is_free:
@@ -124,7 +123,6 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self.reason = reason
 
     def expect_no_thread(self) -> None:
-        """Stop waiting for the thread of `expect_thread`."""
         self._thread_deadline = None
 
     def advance_to(self, deadline: float) -> None:
@@ -138,11 +136,9 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self.advance_to(self.time_of(time_ns))
 
     def time_of(self, time_ns: int) -> float:
-        """Return the time of the clock at a record."""
         return seconds_of(self.begin_ns + time_ns)
 
     def is_due_by(self, time_ns: int) -> bool:
-        """Return whether a deadline of a blocked task expires by the time of a record."""
         return self.next_deadline <= self.time_of(time_ns) + self._rounding_seconds
 
     def has_deadline_by(self, time_ns: int) -> bool:

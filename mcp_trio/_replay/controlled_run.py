@@ -88,7 +88,6 @@ def _may_hold_scope(value: object) -> bool:  # a function, so that type checkers
 
 
 def unshield(task: trio.lowlevel.Task) -> None:
-    """Remove the shields of a task and of all its child tasks."""
     for scope in entered_scopes(task):
         scope.shield = False
     for nursery in task.child_nurseries:
@@ -118,11 +117,9 @@ class ThreadToken:
 
     @property
     def is_taken(self) -> bool:
-        """Return whether a thread runs and the replay waits for it."""
         return self._is_taken and not self._is_abandoned
 
     async def acquire(self, name: str) -> None:
-        """Wait until no thread runs, then take the token for the handler `name`."""
         while self.is_taken:
             await self._waiting.park()
         self._is_taken = True
@@ -169,7 +166,6 @@ class ThreadToken:
             await wait_all_tasks_blocked()
 
     async def wait_released(self) -> None:
-        """Wait until no thread runs."""
         while self.is_taken:
             await self._given_back.wait()
 
@@ -238,11 +234,9 @@ class SilentChannel:
     transport = "replay"
 
     def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Discard the messages; return their number."""
         return len(messages)
 
     async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  of `Channel`
-        """Discard the messages."""
         await trio.lowlevel.checkpoint()
 
     def deliver_to(self, on_received: Callable[[Sequence[bytes | Oversized]], None]) -> None:
@@ -266,7 +260,6 @@ class _SetupFailed(Exception):  # noqa: N818 - it is caught, and its cause is ra
 
 @contextmanager
 def _marking_setup_errors() -> Generator[None]:
-    """Raise `_SetupFailed` from an error of the block."""
     try:
         yield
     except Exception as error:

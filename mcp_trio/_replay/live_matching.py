@@ -380,7 +380,6 @@ class ResponseMatcher:
 
     @property
     def has_received(self) -> bool:
-        """Return whether the live server has sent anything."""
         return bool(self.responses or self.requests or self.notifications or self.unmatched)
 
     def has_arrived(self, message: RecordedMessage) -> bool:

@@ -51,7 +51,6 @@ _UNSENT_MAX: Final = 1024
 
 
 def live_id(index: int) -> int:
-    """Return the live id, and progress token, of a recorded request."""
     return index + 1
 
 
@@ -151,7 +150,6 @@ class LivePeer:
             self._changed.unpark_all()
 
     async def drain(self) -> None:
-        """Wait until the queue is empty."""
         while self._unsent:
             await self._changed.park()
 

@@ -123,7 +123,6 @@ def error_location(error: BaseException) -> str:
 
 
 def is_alive(task: trio.lowlevel.Task) -> bool:
-    """Return whether a task has not finished."""
     return inspect.getcoroutinestate(task.coro) != inspect.CORO_CLOSED
 
 

@@ -84,12 +84,10 @@ class MessageFields(msgspec.Struct):
 
     @property
     def is_request(self) -> bool:
-        """Return whether this is a request."""
         return bool(self.method) and self.id is not UNSET
 
 
 def message_fields(data: bytes) -> MessageFields:
-    """Decode the fields of one message."""
     try:
         return msgspec.json.decode(data, type=MessageFields)
     except (ValueError, RecursionError):
@@ -126,7 +124,6 @@ class NamedRecords:
     outcomes: dict[int, int] = attrs.field(factory=dict[int, int])
 
     def of(self, lane: LaneKey, kind: str, name: str) -> Sequence[int]:
-        """Return the indexes of the records of a lane, kind and name."""
         return self.indexes.get((lane, kind, name), ())
 
 
