@@ -63,7 +63,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self._thread_deadline: float | None = None
 
     def start_clock(self) -> None:
-        """Begin to follow the event loop; only `advance_to` and `show` move the clock."""
+        """Begin to follow the event loop; only `advance_to` moves the clock."""
         trio.lowlevel.add_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002  Trio's signature
@@ -130,10 +130,6 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self._now = max(self._now, deadline)
         self._has_advanced = True
         self._readings = 0
-
-    def show(self, time_ns: int) -> None:
-        """Show the time of a record; deadlines up to then expire in the next turn."""
-        self.advance_to(self.time_of(time_ns))
 
     def time_of(self, time_ns: int) -> float:
         return seconds_of(self.begin_ns + time_ns)

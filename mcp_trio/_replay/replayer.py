@@ -339,22 +339,16 @@ class Replayer:
     Attributes:
         is_strict: Whether all records are compared, not only what is sent.
         finds_all: Whether the replay goes on after a divergence.
-        stop: The record at which the replay stops; None if it does not.
-        goes_on_after_exit: See `RunController`.
         list_change: A function that returns, for the name of a lane, the `Divergence.list_change`
             of its request.
         make_lifespan: A function that returns the run of the lifespan of a channel.
-        waiting_lanes: The lanes that wait for their turn, each with its wait.
         divergences: The differences from the recording, in the order in which they were found.
-        left_out: The requests that the replay goes on without.
-        is_over: Whether the replay compares no more operations, and every task has to end.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
         has_shut_itself: Whether a session shut down where no shutdown is recorded.
         exit: The `SystemExit` or `KeyboardInterrupt` that ended the session after the last record,
             with its location; empty if there was none.
         last_delivered: The number of the last delivered `in` record.
-        untracked_calls: The untracked calls, in order, each once.
         call_locations: The source location of each lane's last call of its context.
     """
 
@@ -392,10 +386,8 @@ class Replayer:
         self.call_locations: dict[LaneKey, str] = {}
         # The last task that has acted in each lane; it may have ended, or act in another lane now.
         self._tasks: dict[LaneKey, trio.lowlevel.Task] = {}
-        # The lanes that have taken a turn.
-        self._lanes_begun: set[LaneKey] = set()
-        # The time of the record that the clock shows.
-        self._time_ns = -1
+        self._lanes_begun: set[LaneKey] = set()  # They have taken a turn.
+        self._time_ns = -1  # of the record that the clock shows
         # The index of the record with which a lane has gone on last. The record stays at the
         # position until the lane has made it, and must not let the lane go on once more.
         self._resumed_index = -1
@@ -514,10 +506,7 @@ class Replayer:
                 await self.thread_token.settle()
 
     async def _advance_clock(self, record: Record) -> None:
-        """Advance to the record's time, and stop at each deadline before it.
-
-        A task without steps that sleeps twice wakes twice.
-        """
+        """Advance to the record's time, and stop at each deadline before it."""
         index = self.position.index
         self._check_late_lanes(record)
         while self.clock.is_due_by(record.time_ns):
@@ -559,7 +548,7 @@ class Replayer:
 
     def _show_time(self, record: Record) -> None:
         self._time_ns = record.time_ns
-        self.clock.show(record.time_ns)
+        self.clock.advance_to(self.clock.time_of(record.time_ns))
 
     def _session_of(self, record: Record) -> Session:
         session = self.sessions.get(record.channel)
@@ -614,10 +603,7 @@ class Replayer:
         return False
 
     def is_in_step(self, record: Record) -> bool:
-        """Return whether the lane has begun the step that the record at the position begins.
-
-        It is true for a record that begins no step.
-        """
+        """Return whether the lane has begun the step, if any, that the record here begins."""
         return not record.step_start or self._resumed_index == self.position.index
 
     async def wait_for_turn(
@@ -813,9 +799,8 @@ class Replayer:
     def accept_other_values(self, operation: Operation) -> bool:
         """Note an operation that differs from the record in its values only; consume the record.
 
-        Returns:
-            False, without any change, if the replay is to end at the first divergence, or if the
-            operation differs in something else.
+        Return False if the replay is to end at the first divergence, or if the operation differs in
+        something else.
         """
         divergence = self._divergence_here(operation) if self.finds_all else None
         if divergence is None or not divergence.differs_in_values_only:

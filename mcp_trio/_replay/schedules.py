@@ -357,16 +357,11 @@ class Scheduler:
     """A session of a trace that runs in an order; `SweepSequencer` reports its operations here.
 
     Attributes:
-        trace: The recorded session.
         order: The way to decide; the object decides for this run only.
-        clock: The clock of the run.
-        thread_token: The token of the threads of `def` handlers.
         decisions: The decisions so far.
         outcomes: The outcomes of requests so far.
         last_delivered: The number of the record of the last message that was delivered.
-        untracked_calls: See `RunController`.
         ended: The lanes of the requests that ended without a response.
-        is_over: Whether every task has to end.
         problem: The reason why the session ended before its time; empty if it did not.
         waiting: For each lane that has not ended, the location of the user's code at which it waits
             at the end of the schedule.
@@ -397,9 +392,8 @@ class Scheduler:
         self._inputs = [*reversed(trace.inputs)]
         # The first batch in which the next one may arrive: that of the client's last response.
         self._input_batch = 0
-        # The number of responses that each lane has sent.
+        # The responses that each lane has sent, and the turns that it has taken.
         self._responses: Counter[str] = Counter()
-        # The number of turns that each lane has taken.
         self._turns: Counter[str] = Counter()
         # The task that each lane has last waited in.
         self._tasks: dict[str, trio.lowlevel.Task] = {}
@@ -518,13 +512,13 @@ class Scheduler:
             (each.rank for each in options), default=0
         )
         if deadline <= min(latest, end) and (not self._ready or is_default):
-            expire = functools.partial(self._expire, deadline)
+
+            def expire() -> None:
+                self._wake_batch = self._batch
+                self.clock.advance_to(deadline)
+
             options.append(_PossibleEvent(TIME_PASSES, expire, self._batch, rank))
         return options
-
-    def _expire(self, deadline: float) -> None:
-        self._wake_batch = self._batch
-        self.clock.advance_to(deadline)
 
     def _deliver(self, arriving: Input) -> None:
         self._inputs.pop()

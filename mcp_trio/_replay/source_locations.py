@@ -47,12 +47,7 @@ def current_location() -> str:
 
 
 def lifespan_use(attribute: str, instead: str) -> UntrackedCall:
-    """Return the untracked call for a use of the lifespan's value, located at the user's code.
-
-    Args:
-        attribute: The path of what was used, such as `ctx.lifespan.db`.
-        instead: The replacement that a replay can repeat.
-    """
+    """Return the untracked call for a use of a lifespan's `attribute`, at the user's code."""
     lane = LANE.get()
     return UntrackedCall(
         call=attribute,
@@ -180,8 +175,7 @@ def source_of(location: str) -> str:
 
 def handler_location(application: Application, message: bytes) -> str:
     """Return name and location of the handler that a message calls: `in greet at server.py:7`."""
-    found = _handler_of(application, message)
-    if found is None:
+    if (found := _handler_of(application, message)) is None:
         return ""
     code = plain_function(found.signature.handler).__code__
     return f"in {found.name} {_location(code, _line_of_def(code))}"
@@ -189,13 +183,12 @@ def handler_location(application: Application, message: bytes) -> str:
 
 def handler_entry(application: Application, message: bytes) -> tuple[str, int] | None:
     """Return the file and the first line in the body of the handler that a message calls."""
-    found = _handler_of(application, message)
-    if found is None:
+    if (found := _handler_of(application, message)) is None:
         return None
     code = plain_function(found.signature.handler).__code__
-    lines = {line for _, _, line in code.co_lines() if line}
-    body = [line for line in lines if line > _line_of_def(code)]
-    return code.co_filename, min(body, default=_line_of_def(code))
+    begin = _line_of_def(code)
+    body = (line for _, _, line in code.co_lines() if line and line > begin)
+    return code.co_filename, min(body, default=begin)
 
 
 def _handler_of(application: Application, message: bytes) -> Registered | None:

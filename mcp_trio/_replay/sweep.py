@@ -307,9 +307,7 @@ class _Sweep:
         if [*orders] == [RecordedOrder()]:
             return [self.results[0].decisions]
         first = len(self.results)
-        self.results += self.run_all(
-            [(order, first + offset) for offset, order in enumerate(orders)]
-        )
+        self.results += self.run_all([(order, at) for at, order in enumerate(orders, first)])
         return [result.decisions for result in self.results[first:]]
 
     def _run_first(self, order: Order) -> None:
@@ -353,14 +351,11 @@ class _Sweep:
 
         def fails(candidates: Sequence[Mapping[int, str]]) -> Sequence[bool]:
             ran = self.run_all([(RecordedOrder(deviations), 0) for deviations in candidates])
-            for deviations, result in zip(candidates, ran, strict=True):
-                results[tuple(deviations.items())] = result
+            results.update(zip((tuple(each.items()) for each in candidates), ran, strict=True))
             return [bool(result.differences) for result in ran]
 
-        deviations = shorten(
-            {each.decision: each.take for each in deviations_of(found.decisions)}, fails
-        )
-        result = results.get(tuple(deviations.items()), found)
+        deviations = {each.decision: each.take for each in deviations_of(found.decisions)}
+        result = results.get(tuple(shorten(deviations, fails).items()), found)
         return Schedule(
             recording=Path(self.path).name,
             digest=self.trace.digest,
@@ -377,16 +372,14 @@ def _sweep_in_subprocess(
 ) -> SweepReport:
     """Run the command that sweeps a TARGET, in a process of its own; return its report."""
     load_sweep_trace(path)  # This raises the errors of the recording in this process.
-    schedule = options.schedule
-    if schedule is not None:
-        name, arguments = "replay", ["--schedule", "-"]
+    if options.schedule is not None:
+        name, contents, arguments = "replay", options.schedule.encoded(), ["--schedule", "-"]
     else:
-        name = "sweep"
+        name, contents = "sweep", b""
         arguments = ["--schedules", str(options.schedules), "--strategy", options.strategy]
         arguments += ["--bound", str(options.bound)]
         arguments += [] if options.seed is None else ["--seed", str(options.seed)]
     command = [sys.executable, "-m", "mcp_trio", name, os.fspath(path), target, "--json"]
-    contents = b"" if schedule is None else schedule.encoded()
     run = subprocess.run([*command, *arguments], capture_output=True, check=False, input=contents)
     try:
         return msgspec.json.decode(run.stdout, type=SweepReport)

@@ -18,6 +18,7 @@ import attrs
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.records import (
     LOCK,
@@ -130,7 +131,7 @@ class Outcomes:
 # The trace ----------------------------------------------------------------------------------------
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True):
+class Input(msgspec.Struct, frozen=True):
     """Messages of the client that arrived together, as in one read.
 
     Attributes:
@@ -158,7 +159,8 @@ class RequestUpdate(msgspec.Struct, frozen=True):
         """Return the message for a request that may have another id than the recorded one."""
         message = msgspec.json.decode(self.message)
         if "method" in message:
-            message["params"]["progressToken"] = request.progress_token
+            token = members_of(request.params.get("_meta")).get(PROGRESS_TOKEN)
+            message["params"]["progressToken"] = token
         else:
             message["id"] = request.id
         return encode_body(message)
@@ -295,14 +297,7 @@ class SweepTrace:
             if method in METHODS and METHODS[method].is_subscription:
                 self._subscriptions.add(lane)
         if not (self._is_after_input and record.time_ns <= self.inputs[-1].time_ns + _READ_NS):
-            self.inputs.append(
-                Input(
-                    index=index,
-                    time_ns=record.time_ns,
-                    messages={},
-                    responses_before=len(self.responses),
-                )
-            )
+            self.inputs.append(Input(index, record.time_ns, {}, len(self.responses)))
         self.inputs[-1].messages[record.number] = received_data(record)
         self._is_after_input = True
 

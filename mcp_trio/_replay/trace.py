@@ -45,7 +45,6 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.channel_messages import with_sender
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._session.journal import Outcome
@@ -75,12 +74,6 @@ class MessageFields(msgspec.Struct):
     def is_response(self) -> bool:
         """Return whether this is the result or the error of a request."""
         return not self.method and self.id is not UNSET
-
-    @property
-    def progress_token(self) -> Any:
-        """Return the token for progress notifications about this request; None without one."""
-        metadata: Any = self.params.get("_meta")
-        return metadata.get(PROGRESS_TOKEN) if metadata.__class__ is dict else None
 
     @property
     def is_request(self) -> bool:
