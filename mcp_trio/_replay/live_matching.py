@@ -77,32 +77,17 @@ NotificationKey: TypeAlias = tuple[str, int | None]
 """The method of a notification, and the index of the recorded request that it reports on."""
 
 
-# Values from the server ---------------------------------------------------------------------------
-
-
-class ForwardedValues:
-    """Cursors, URIs and ids of a recorded server, and the live server's values for them."""
-
-    def __init__(self) -> None:
-        self._live: dict[str, str] = {}
-
-    def learn(self, recorded: Raw, live: Raw) -> None:
-        """Note the values of a live result that differ from those of the recorded result."""
-        for path, old, new in json_differences(bytes(recorded), bytes(live)):
-            if isinstance(old, str) and isinstance(new, str) and _FORWARDED_NAME.search(path):
-                self._live[old] = new
-
-    def replace(self, value: Any) -> Any:
-        """Return a JSON value with the live server's values in the place of the recorded ones."""
-        match value:
-            case str():
-                return self._live.get(value, value)
-            case [*items]:
-                return [self.replace(item) for item in items]
-            case {**inner}:
-                return {name: self.replace(item) for name, item in inner.items()}
-            case _:
-                return value
+def _replaced(value: Any, live: Mapping[str, str]) -> Any:
+    """Return a JSON value with the live server's texts in the place of the recorded ones."""
+    match value:
+        case str():
+            return live.get(value, value)
+        case [*items]:
+            return [_replaced(item, live) for item in items]
+        case {**inner}:
+            return {name: _replaced(item, live) for name, item in inner.items()}
+        case _:
+            return value
 
 
 # Multi round-trip requests ------------------------------------------------------------------------
@@ -222,7 +207,8 @@ class ResponseMatcher:
         self.notifications: dict[NotificationKey, list[Notification]] = {}
         self.unmatched: list[Message] = []
         self.lost: dict[int, str] = {}
-        self._forwarded_values = ForwardedValues()
+        # The live server's cursors, URIs and ids, by those of the recorded server.
+        self._live_values: dict[str, str] = {}
         # The indexes of the client's requests that were sent and have no live response.
         self._open_client_requests: set[int] = set()
         # The recorded requests of the server that the live server has not made.
@@ -268,10 +254,8 @@ class ResponseMatcher:
 
         With `before`, only those that come before this index in the recording.
         """
-        responses = [
-            self.recorded.responses.get(index) for index in sorted(self._open_server_requests)
-        ]
-        for response in responses:
+        for index in sorted(self._open_server_requests):
+            response = self.recorded.responses.get(index)
             if response is not None and (before is None or response.index < before):
                 yield self.encode(response)
 
@@ -281,9 +265,8 @@ class ResponseMatcher:
                 params = self._live_params(message)
                 if message.retry_of is not None:
                     body = self.recorded.responses[message.retry_of].body
+                    response, live = self.responses.get(message.retry_of), None
                     recorded = None if body is None else input_required_of(body)
-                    response = self.responses.get(message.retry_of)
-                    live: InputRequired | None = None
                     if isinstance(response, Response):
                         live = input_required_of(response.result)
                     if recorded is None or live is None:
@@ -301,7 +284,7 @@ class ResponseMatcher:
 
     def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
         """Return params with the live server's values, and with the `protocol_version` if any."""
-        params: dict[str, Any] = self._forwarded_values.replace(members_of(message.body))
+        params: dict[str, Any] = _replaced(members_of(message.body), self._live_values)
         if self.protocol_version is None:
             return params
         has_handshake = PROTOCOL_VERSIONS[self.protocol_version].has_handshake
@@ -350,7 +333,10 @@ class ResponseMatcher:
                 response = self.recorded.responses.get(index)
                 body = None if response is None else response.body
                 if body is not None and isinstance(message, Response):
-                    self._forwarded_values.learn(body, message.result)
+                    for path, old, new in json_differences(bytes(body), bytes(message.result)):
+                        are_texts = isinstance(old, str) and isinstance(new, str)
+                        if are_texts and _FORWARDED_NAME.search(path):
+                            self._live_values[old] = new
         return None
 
     def _receive_request(self, message: Request) -> bytes | None:
@@ -414,12 +400,9 @@ class ResponseMatcher:
         It cannot respond to a request that was not sent, and it does not end a subscription as the
         recorded server did at a disconnect.
         """
-        is_response_to_unsent = (
-            message.is_response
-            and message.request_index is not None
-            and message.request_index not in self.sent
-        )
-        return is_response_to_unsent or self.ends_subscription_at_disconnect(message)
+        index = message.request_index
+        is_unsent = index is not None and index not in self.sent
+        return (message.is_response and is_unsent) or self.ends_subscription_at_disconnect(message)
 
     def ends_subscription_at_disconnect(self, message: RecordedMessage) -> bool:
         """Return whether a message ended a subscription after the recorded client's last message.
