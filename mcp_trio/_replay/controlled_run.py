@@ -179,7 +179,6 @@ class RunController(Protocol):
     """The part of a replay, or of a sweep's schedule, that decides what happens next in the run.
 
     Attributes:
-        thread_token: The token of the threads of `def` handlers.
         untracked_calls: The untracked calls so far, in order, each once.
         is_over: Whether every task has to end.
         goes_on_after_exit: Whether the run goes on when a handler has ended its session with
@@ -214,11 +213,9 @@ class RunController(Protocol):
 def end_run(controller: RunController, waiting: Iterable[tuple[trio.lowlevel.Task, bool]]) -> None:
     """End a controller: wake every lane, and let sleeping tasks wake.
 
-    Args:
-        controller: The controller, which is over then.
-        waiting: The task of each lane that waits, and whether it waits in an operation. It gets
-            `Abort` then. A lane that waits before a step goes on, as code of Trio may run in that
-            step, and gets `Abort` at its next operation.
+    `waiting` has the task of each lane that waits, and whether it waits in an operation. It gets
+    `Abort` then. A lane that waits before a step goes on, as code of Trio may run in that step, and
+    gets `Abort` at its next operation.
     """
     controller.is_over = True
     controller.clock.run_freely()

@@ -60,9 +60,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         kind: The kind of the record that it would have; None if the lane still waits for its turn,
             so that its next operation is unknown.
         lane: The lane that performs it; None for the dispatcher.
-        ordinal: Its number in the lane.
-        body: The body of its record.
-        location: The source location of its call.
         has_waited: False if the recorded lane waited before it, and this one did not.
         limits: The time limits that have cancelled an effect, in seconds, if they differ: the
             recorded one and that of the replay.
@@ -83,11 +80,9 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """A divergence at `trace.journal[index]`, or after the last record.
 
     Attributes:
-        index: The index of the record at which the replay diverged.
         operation: The operation of the replay; None if every task waits.
         problem: An error that belongs to no record.
         suspended: For each other lane the location at which it waits.
-        untracked_calls: The untracked calls so far.
         list_change: The change since the recording of what the request uses, such as `the tool
             "sell" was changed`; empty if there is none.
         is_strict: Whether all records are compared, not only what is sent.
@@ -314,8 +309,7 @@ _REFACTORING_KINDS: Final = frozenset({"missing", "extra", "argument", "order"})
 def divergence_error(*divergences: Divergence) -> ReplayDivergence:
     """Return the error that reports the first divergence, with the later ones in `later`.
 
-    The text has a paragraph for each: its record, the replay, likely causes, and remedies.
-    Divergences that differ in the same way, at the same line, share one.
+    Divergences that differ in the same way, at the same line, share a paragraph of the text.
     """
     errors = [
         _error_of(divergence, _origin(divergence, divergences[:index]))

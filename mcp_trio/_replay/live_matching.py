@@ -187,12 +187,10 @@ class ResponseMatcher:
     """A recorded conversation, and the live server's part in it so far.
 
     Attributes:
-        recorded: The recorded conversation.
         protocol_version: The protocol version of the requests; None for the recorded one.
         sent: The indexes of the client's messages that were sent.
         responses: The live responses, by the index of the recorded request.
         requests: The live server's requests, by the index of the recorded request.
-        notifications: The live server's notifications.
         unmatched: The live messages without a recorded counterpart: requests, responses with
             unknown ids, invalid messages.
         lost: The requests whose responses will not come, by index, with the reasons.
@@ -230,8 +228,8 @@ class ResponseMatcher:
     def encode(self, message: RecordedMessage) -> bytes | None:
         """Return a message of the recorded client, encoded for the live server, with its user.
 
-        Return None if it was sent already. Return None as well for a response, or a retry with
-        input, if the live server has not requested it.
+        Return None if it was sent already, or if it is a response, or a retry with input, which the
+        live server has not requested.
         """
         if message.index in self.sent:
             return None
@@ -306,11 +304,7 @@ class ResponseMatcher:
     # Messages of the server.
 
     def receive(self, message: Message) -> bytes | None:
-        """Match a message of the live server.
-
-        Returns:
-            The response to a request that is not recorded; None for any other message.
-        """
+        """Match a message of the live server; return the response to an unrecorded request."""
         match message:
             case Request():
                 return self._receive_request(message)

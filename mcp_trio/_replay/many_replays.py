@@ -47,10 +47,9 @@ _STATUSES: Final[dict[type[MCPError], Status]] = {
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Recordings to replay. The attributes that are not listed are arguments of `replay`.
+    """Recordings to replay; most attributes are arguments of `replay`.
 
     Attributes:
-        files: The recordings.
         target: The server; see `import_server`.
         repeat: The number of replays of each recording, under the scheduler seeds 0, 1, 2 and so
             on; 0 means one replay, in which Trio decides the order of the tasks.
@@ -69,14 +68,12 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one replay.
 
     Attributes:
-        file: The recording.
         status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
         text: The text of the error; empty if the replay is the same.
         cause: The text of `cause_of` by which outcomes are grouped, without the file name.
         records: The number of records that were replayed.
         requests: The number of requests that were handled.
         remarks: The lines of `remarks_of` about the report.
-        seconds: How long the replay took.
         seed: The seed of the scheduler, if it had one.
         hash_seed: The seed of Python's hashes, if it was set.
     """
@@ -94,11 +91,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remarks_of(report: ReplayReport) -> list[str]:
-    """Return a line for each fact in a report that a user should know of.
-
-    These are the lifespan, an exit of the process, damage of the file, untracked calls, and the
-    changes of the tools, prompts and resources that the server lists.
-    """
+    """Return a line for each fact in a report that a user should know of."""
     return [
         *([report.lifespan] if report.lifespan else []),
         *([f"a handler ended the session with {report.exit}"] if report.exit else []),
@@ -122,11 +115,7 @@ def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Rep
 def _replay_file(
     job: ReplayJob, file: str, seed: int | None = None, hash_seed: int | None = None
 ) -> ReplayOutcome:
-    """Replay one of the recordings once, with the target imported anew.
-
-    Raises:
-        TargetError: As for `replay_here`.
-    """
+    """Replay one of the recordings once, with the target imported anew."""
     schedule = nullcontext() if seed is None else seeded_schedule(seed)
     begin = time.perf_counter()
     outcome = ReplayOutcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
@@ -301,11 +290,7 @@ def replay_in_parallel(
 ) -> Iterator[ReplayOutcome]:
     """Replay recordings in processes, and yield each outcome, in the order of the files.
 
-    Args:
-        files: The recordings.
-        target: The server; see `import_server`.
-        mode: As of `replay`.
-        processes: The number of processes; by default one for each processor.
+    By default, there is one process for each processor.
 
     Raises:
         TargetError: The target names no server, or cannot be imported.

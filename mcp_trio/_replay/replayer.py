@@ -158,7 +158,6 @@ class Stop:
         needs_task: Whether the record has to be one of a handler, because a debugger needs the
             frames of a task. If no task makes the record, the replay then also stops before it
             reports this divergence.
-        has_stopped: Whether the replay has stopped.
         has_ended: Whether the replay was ended by `StoppedReplay.end`.
     """
 
@@ -334,7 +333,8 @@ class LaneWait:
 class Replayer:
     """A replay of all sessions of a trace that compares all records.
 
-    `OutboundReplayer` is the replay that compares only what is sent.
+    `OutboundReplayer` is the replay that compares only what is sent. After the end of the replay,
+    the methods that lanes call raise `Abort`.
 
     Attributes:
         is_strict: Whether all records are compared, not only what is sent.
@@ -617,9 +617,6 @@ class Replayer:
         """Wait, uncancellably, until the replayer lets the lane go on.
 
         `LaneWait` explains `has_operation` and `outcome_index`, and `Lane` explains `has_own_pace`.
-
-        Raises:
-            Abort: The replay is over.
         """
         self.note_task(lane)
         task = trio.lowlevel.current_task()
@@ -641,12 +638,7 @@ class Replayer:
             self._report_stop(stopped, raises_abort=has_operation)
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
-        """Wait until the lane is cancelled.
-
-        Raises:
-            Cancelled: Always, unless the replay is over.
-            Abort: The replay is over.
-        """
+        """Wait until the lane is cancelled, and raise `Cancelled`."""
         self.note_task(lane)
         self.waiting_lanes[lane] = LaneWait(
             trio.lowlevel.current_task(), has_operation=True, is_for_cancellation=True
@@ -725,11 +717,7 @@ class Replayer:
         return self.stop is not None and record is not None and self.stop.is_before_step(record)
 
     def stop_here(self, operation: Operation | None) -> None:
-        """Stop if the replay has to stop at the record at the position.
-
-        Raises:
-            Abort: The replay is over.
-        """
+        """Stop if the replay has to stop at the record at the position."""
         if self.stop is not None and self.stop.is_at(self.position.record):
             frames = current_user_frames() if operation is not None else ()
             divergence = self._divergence_here(operation)
@@ -778,9 +766,6 @@ class Replayer:
         """Note that the replay differs from the record at the position.
 
         If the replay is to find all divergences, the request is left out, and this returns.
-
-        Raises:
-            Abort: The replay is over.
         """
         if self.is_over:
             raise Abort

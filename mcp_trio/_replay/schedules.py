@@ -356,10 +356,10 @@ class _PossibleEvent:
 class Scheduler:
     """A session of a trace that runs in an order; `SweepSequencer` reports its operations here.
 
+    After the end of the schedule, the methods that lanes call raise `Abort`.
+
     Attributes:
         order: The way to decide; the object decides for this run only.
-        decisions: The decisions so far.
-        outcomes: The outcomes of requests so far.
         last_delivered: The number of the record of the last message that was delivered.
         ended: The lanes of the requests that ended without a response.
         problem: The reason why the session ended before its time; empty if it did not.
@@ -553,11 +553,7 @@ class Scheduler:
     async def wait_for_turn(
         self, lane: str, *, has_operation: bool, has_own_pace: bool = False
     ) -> None:
-        """Wait, uncancellably, until the lane may go on.
-
-        Raises:
-            Abort: The schedule is over.
-        """
+        """Wait, uncancellably, until the lane may go on."""
         if lane in self._lanes_without_record:
             # In the recording, a turn within an operation leads to a record. The lane has made none
             # since its last turn, so in the recording that turn and this one are the same.
@@ -607,11 +603,7 @@ class Scheduler:
             trio.lowlevel.reschedule(event.task)
 
     def note_operation(self, lane: Lane) -> None:
-        """Note that a lane makes a record.
-
-        Raises:
-            Abort: The schedule is over.
-        """
+        """Note that a lane makes a record."""
         if self.is_over:
             raise Abort
         lane.has_waited = False
@@ -622,10 +614,6 @@ class Scheduler:
 
         `is_cancelled`: whether the lane was cancelled in the recording after the effect had ended,
         but before the lane went on.
-
-        Raises:
-            Cancelled: The lane was cancelled meanwhile.
-            Abort: The schedule is over.
         """
 
         def abort(_: object) -> AbortResult:

@@ -161,11 +161,7 @@ RunSchedules: TypeAlias = Callable[[Sequence[tuple[Order, int]]], Sequence[Sched
 
 @attrs.frozen(kw_only=True)
 class SweepOptions:
-    """The options of a sweep, as `sweep` describes them.
-
-    Raises:
-        ValueError: They are invalid, or contradict each other.
-    """
+    """The options of a sweep, as `sweep` describes and checks them."""
 
     schedules: int = DEFAULT_SCHEDULES
     strategy: Strategy = "random"
@@ -250,10 +246,8 @@ def sweep_forked(
 ) -> SweepReport:
     """Sweep `server` by forking this process, which must have a single thread, per schedule.
 
-    `on_result` is called after each schedule, also after those that shorten one.
-
-    Raises:
-        RecordingError, BlockedInReplay, SweepUnavailable: As for `sweep`.
+    `on_result` is called after each schedule, also after those that shorten one. The errors are
+    those of `sweep`.
     """
     if not hasattr(os, "fork"):
         raise SweepUnavailable(_NO_FORK)

@@ -170,10 +170,7 @@ class SweepTrace:
     """A recorded session, with its inputs, outcomes and order.
 
     Attributes:
-        opening: The body of the `open` record.
-        journal: The records; an index is a position here.
-        named: The effects and values in it.
-        digest: A digest of the records.
+        named: The effects and values in the journal.
         limits: The limits per caller of the command that has recorded the session.
         inputs: The client's messages, except its responses.
         responses: The lanes of the responses to the client, in order; a lane may have several.

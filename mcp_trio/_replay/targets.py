@@ -109,11 +109,7 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
 
 
 def _import_source(source: str) -> ModuleType:
-    """Import a file, or a module by its name.
-
-    Raises:
-        TargetError: As `import_server`.
-    """
+    """Import a file, or a module by its name."""
     path = Path(source) if source.endswith(".py") else None
     if path is not None and not path.is_file():
         raise TargetError(f"{path}: no such file")

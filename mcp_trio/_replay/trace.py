@@ -383,11 +383,7 @@ _BODY_TYPES: Final[Mapping[str, type[Any]]] = {
 
 
 def _check_body(record: Record) -> None:
-    """Check that a replay can decode the body of a record.
-
-    Raises:
-        RecordingError: It cannot.
-    """
+    """Raise `RecordingError` if a replay cannot decode the body of a record."""
     if record.kind == "shut":
         cause = decode_body(record, ShutBody).cause
         if cause not in _SHUT_CAUSES:
