@@ -327,25 +327,17 @@ class ListedChanges:
         if not trace.opening.listed:
             return
         recorded, now = _digests(trace.opening.listed), _digests(registry.list_digests())
-        for entry in dict.fromkeys([*recorded, *now]):
-            if entry not in now:
-                self._changes[entry] = f"{_entry_text(entry)} was removed"
-            elif entry not in recorded:
-                self._changes[entry] = f"{_entry_text(entry)} was added"
-            elif recorded[entry] != now[entry]:
-                self._changes[entry] = f"{_entry_text(entry)} was changed"
+        for entry in recorded | now:
+            if recorded.get(entry) != now.get(entry):
+                was = "added" if entry not in recorded else "changed" if entry in now else "removed"
+                self._changes[entry] = f"{_entry_text(entry)} was {was}"
 
     def texts(self) -> tuple[str, ...]:
         """Return a text for each change."""
         return tuple(self._changes.values())
 
     def of_request(self, lane: str) -> str:
-        """Return the text of the change to the entry that a request used; empty without a change.
-
-        `lane` is the lane of the request.
-        """
-        if not self._changes:
-            return ""
+        """Return the text of the change to the entry that a lane's request used, if it changed."""
         entry = self._used_entry(message_fields(request_data(self._trace.journal, lane)))
         return "" if entry is None else self._changes.get(entry, "")
 
@@ -365,26 +357,20 @@ class ListedChanges:
                     f"{text} has another description, other parameters, defaults or schemas than"
                     " recorded, and this request used it; all that its handler sent is as recorded"
                 )
+                total, seconds = self._trace.journal[-1].number + 1, seconds_of(record.time_ns)
                 headline = (
-                    f"replay diverged at record {record.number} of"
-                    f" {self._trace.journal[-1].number + 1}"
-                    f" (+{seconds_of(record.time_ns) * 1000:.1f} ms), {message.method}, lane {lane}"
+                    f"replay diverged at record {record.number} of {total}"
+                    f" (+{seconds * 1000:.1f} ms), {message.method}, lane {lane}"
                 )
                 choices = 'undo the change | record the session again | replay(mode="outbound")'
+                rows = [("recorded", recorded), ("replay", replayed)]
+                rows += [("meaning", hint), ("choose", choices)]
                 yield ReplayDivergence(
-                    report_text(
-                        headline,
-                        [
-                            ("recorded", recorded),
-                            ("replay", replayed),
-                            ("meaning", hint),
-                            ("choose", choices),
-                        ],
-                    ),
+                    report_text(headline, rows),
                     record=record.number,
                     lane=lane,
                     kind="changed",
-                    offset_seconds=seconds_of(record.time_ns),
+                    offset_seconds=seconds,
                     recorded=recorded,
                     replayed=replayed,
                     hint=hint,
