@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from mcp_trio import Client, ConnectionLost, Context, Server
 from mcp_trio._journal.conversation import InputRequest
-from mcp_trio._replay.live_matching import live_keys, with_recorded_keys
+from mcp_trio._replay.live_replay import live_keys, with_recorded_keys
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.auth import AuthInfo, Bearer, StaticTokens
 from mcp_trio.errors import LocalProtocolError, NothingCompared, OutcomeUnknown, RecordingError
