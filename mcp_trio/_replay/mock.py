@@ -154,10 +154,7 @@ class RequestMatcher:
     def find_again(
         self, method: str, params: Raw | None, user: str | None, in_progress: Collection[int]
     ) -> RecordedMessage | None:
-        """Return the matching request that was found longest ago.
-
-        Requests whose index is `in_progress` are left out.
-        """
+        """Return the matching request that was found longest ago, and is not `in_progress`."""
         free = [each for each in self._answered_requests if each.index not in in_progress]
         found = self._first(free, method, params, user)
         if found is not None:
@@ -514,13 +511,12 @@ class MockSession:
         """
         messages = self._recorded.caused.get(None if cause is None else cause.index, [])
         position = 0
-        if not self._is_paced:
-            while (
-                position < len(messages) and self._response_awaited_at(messages, position) is None
-            ):
-                self._send(messages[position])
-                position += 1
-        if position == len(messages):
+        while position < len(messages):
+            if self._is_paced or self._response_awaited_at(messages, position) is not None:
+                break
+            self._send(messages[position])
+            position += 1
+        else:
             return
         scope = trio.CancelScope()
         if request_id is not None:
@@ -565,21 +561,18 @@ class MockSession:
                 )
                 if notification is not None:
                     self._peer.put(notification, self._related_id(message))
+            case _ if (index := message.request_index) in self._live_requests:
+                assert index is not None
+                request_id = self._live_requests[index].id
+                self._in_progress.discard(index)
+                if message.method == INITIALIZE and message.kind == "result":
+                    agreed = members_of(message.body).get("protocolVersion")
+                    self.protocol_version = PROTOCOL_VERSIONS.get(str(agreed))
+                    self.negotiated.set()
+                encoded = encode_recorded_response(message, request_id)
+                self._peer.put(encoded, request_id, is_response=True)
             case _:
-                if message.request_index in self._live_requests:
-                    self._respond(message, self._live_requests[message.request_index].id)
-
-    def _respond(self, message: RecordedMessage, request_id: Id) -> None:
-        assert message.request_index is not None
-        self._in_progress.discard(message.request_index)
-        if message.method == INITIALIZE and message.kind == "result":
-            agreed = members_of(message.body).get("protocolVersion")
-            self.protocol_version = (
-                PROTOCOL_VERSIONS.get(agreed) if isinstance(agreed, str) else None
-            )
-            self.negotiated.set()
-        encoded = encode_recorded_response(message, request_id)
-        self._peer.put(encoded, request_id, is_response=True)
+                pass  # The client has cancelled the request.
 
     def _related_id(self, message: RecordedMessage) -> Id | None:
         """Return the id of the live request to which a message refers, or that caused it."""
@@ -604,13 +597,11 @@ class MockSession:
 class MockApplication(OtherSessionSource[MockSession]):
     """A mock in the place of a `Server`, for the functions that serve it."""
 
-    open_session: Callable[[Channel], MockSession]
-    run_session: Callable[[MockSession], Awaitable[None]]
+    make_session: Callable[[Channel], tuple[MockSession, Callable[[], Awaitable[None]]]]
 
     def new_session(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
         """Return a session, and the function that serves the session to its end."""
-        session = self.open_session(channel)
-        return session, partial(self.run_session, session)
+        return self.make_session(channel)
 
 
 def mock_server(
@@ -647,11 +638,13 @@ def mock_server(
     recorded = load_conversation(path, channel=channel)
     if tokens is not None and user is not None:
         raise ValueError("give either user= or tokens=, not both")
-    users: Collection[str] | None = None
-    if user is not None:
-        users = (user,)
-    elif tokens is not None:
-        users = frozenset(tokens.values())
+    users: Collection[str] | None = None if user is None else (user,)
+    auth = None
+    if tokens is not None:
+        from mcp_trio._auth.resource_server import ResourceServer
+        from mcp_trio._auth.verification import StaticTokens
+
+        users, auth = frozenset(tokens.values()), ResourceServer(StaticTokens(tokens))
     known = {_user_of(each) for each in recorded.of("client", "request")} - {None}
     if unknown := sorted(set(users or ()) - known):
         names = ", ".join(map(repr, sorted(map(str, known)))) or "none"
@@ -663,15 +656,8 @@ def mock_server(
         limits=limits,
         user=user,
         users=users,
-        auth=None if tokens is None else _verifier_of(tokens),
+        auth=auth,
     )
-
-
-def _verifier_of(tokens: Mapping[str, str]) -> "ResourceServer":
-    from mcp_trio._auth.resource_server import ResourceServer
-    from mcp_trio._auth.verification import StaticTokens
-
-    return ResourceServer(StaticTokens(tokens))
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -726,10 +712,11 @@ class MockServer:
             ValueError: The mock has `tokens`, which clients over this channel cannot send.
         """
         self._check_no_tokens()
-        await self._run_session(self._open_session(channel))
+        _, run = self._new_session(channel)
+        await run()
 
-    def _open_session(self, channel: Channel) -> MockSession:
-        return MockSession(
+    def _new_session(self, channel: Channel) -> tuple[MockSession, Callable[[], Awaitable[None]]]:
+        session = MockSession(
             self._recorded,
             channel,
             is_paced=self._is_paced,
@@ -739,12 +726,14 @@ class MockServer:
             user=self._user,
         )
 
-    async def _run_session(self, session: MockSession) -> None:
-        try:
-            await session.run()
-        finally:
-            self._unrecorded += session.unrecorded[: _UNRECORDED_MAX - len(self._unrecorded)]
-            self._unused = session.matcher.unused
+        async def run() -> None:
+            try:
+                await session.run()
+            finally:
+                self._unrecorded += session.unrecorded[: _UNRECORDED_MAX - len(self._unrecorded)]
+                self._unused = session.matcher.unused
+
+        return session, run
 
     async def serve_http(
         self,
@@ -844,8 +833,7 @@ class MockServer:
             limits=self.limits,
             auth=self._auth,
             protocol_versions=mocked_protocol_versions(self._recorded),
-            open_session=self._open_session,
-            run_session=self._run_session,
+            make_session=self._new_session,
         )
 
     def check(self) -> None:
