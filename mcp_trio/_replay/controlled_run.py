@@ -8,13 +8,8 @@ for the threads of `def` handlers.
 
 import gc
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
@@ -251,18 +246,6 @@ class SilentChannel:
 # The run ------------------------------------------------------------------------------------------
 
 
-class _SetupFailed(Exception):  # noqa: N818 - it is caught, and its cause is raised
-    """Opening a session, or the lifespan of the run, has failed; the cause is the error."""
-
-
-@contextmanager
-def _marking_setup_errors() -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _SetupFailed from error
-
-
 def run_controlled(
     controller: RunController,
     server: "Server",
@@ -282,14 +265,19 @@ def run_controlled(
         KeyboardInterrupt: It was raised in the run, and the recording does not have it.
     """
     errors: list[BaseException] = []
+    setup_errors: list[Exception] = []
 
     def note_lifespan_use(attribute: str, instead: str) -> None:
         controller.untracked_calls[lifespan_use(attribute, instead)] = None
 
     def open_session(value: Any, channel: int) -> Session:
-        return sessions_of(server).open_session(
-            SilentChannel(), sequencer=make_sequencer(channel), lifespan=value
-        )
+        try:
+            return sessions_of(server).open_session(
+                SilentChannel(), sequencer=make_sequencer(channel), lifespan=value
+            )
+        except Exception as error:
+            setup_errors.append(error)
+            raise Abort from error
 
     async def run() -> None:
         scope = trio.CancelScope()
@@ -302,11 +290,11 @@ def run_controlled(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_stalled, controller, scope)
             try:
-                with scope, watch, _marking_setup_errors():
+                with scope, watch:
                     async with entered as value:
                         errors.extend(await _run_sessions(controller, open_session, value))
-            except _SetupFailed as failed:
-                errors.append(failed)
+            except Exception as error:  # of the lifespan: errors of sessions are returned
+                setup_errors.append(error)
             await controller.thread_token.wait_all_released()
             nursery.cancel_scope.cancel()
 
@@ -316,9 +304,6 @@ def run_controlled(
     for error in errors:
         if isinstance(error, Abort | trio.Cancelled):
             continue
-        if isinstance(error, _SetupFailed):
-            assert error.__cause__ is not None
-            raise error.__cause__
         name = f"{type(error).__name__}: {error}".removesuffix(": ")
         text = f"{name}  {error_location(error)}".rstrip()
         if _is_exit(error) and controller.may_exit_here(text):
@@ -326,6 +311,8 @@ def run_controlled(
         if isinstance(error, KeyboardInterrupt):
             raise error
         problems.append(text)
+    if setup_errors:
+        raise setup_errors[0]
     for problem in problems:
         controller.fail(problem)
 
@@ -366,8 +353,7 @@ async def _run_sessions(
         if lifespan is not None:
             assert lifespan.variables is not None  # The controller has checked it.
             context, value = lifespan.variables.copy(), lifespan.value
-        with _marking_setup_errors():
-            session = open_session(value, channel)
+        session = open_session(value, channel)
         started = trio.Event()
         # `Nursery.start` cannot start a task in another context than the caller's.
         context.run(nursery.start_soon, run_session, session, started)
