@@ -97,13 +97,27 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
         signature(factory).bind()
     except TypeError as error:
         raise TargetError(f"{target} needs arguments: {error}; a factory has none") from error
+    with _running_code_of(target, f"{target} makes no server"):
+        return factory()
+
+
+@contextmanager
+def _running_code_of(target: str, problem: str) -> Generator[None]:
+    """Let the block run the user's code; raise its error as a `TargetError` about `problem`."""
     token = IMPORTED_TARGET.set(target)
     try:
-        return factory()
+        yield
+    except TargetError:
+        raise
     except Exception as error:
-        frames = None if error.__traceback__ is None else error.__traceback__.tb_next
+        # The traceback begins with frames that are not the user's.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(
+            (__file__, importlib.__file__, "<frozen importlib")
+        ):
+            frames = frames.tb_next
         lines = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-        raise TargetError(f"{target} makes no server:\n{lines}") from error
+        raise TargetError(f"{problem}:\n{lines}") from error
     finally:
         IMPORTED_TARGET.reset(token)
 
@@ -116,38 +130,23 @@ def _import_source(source: str) -> ModuleType:
     if path is None and not all(map(str.isidentifier, source.split("."))):
         raise TargetError(f"{source!r} is not a module name; a file name must end with .py")
     sys.path.insert(0, str(Path.cwd() if path is None else path.resolve().parent))
-    token = IMPORTED_TARGET.set(source)
-    try:
+    with _running_code_of(source, f"{path or source} cannot be imported"):
         if path is None:
-            return importlib.import_module(source)
+            try:
+                return importlib.import_module(source)
+            except ModuleNotFoundError as error:
+                # An error with another name says that the module imports one that does not exist.
+                if error.name is None or not f"{source}.".startswith(f"{error.name}."):
+                    raise
+                text = f"{source}: no such module; a file name must end with .py"
+                raise TargetError(text) from error
         spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[FILE_MODULE_NAME] = module
         spec.loader.exec_module(module)
-    except Exception as error:
-        # An error with another name says that the module imports one that does not exist.
-        if (
-            path is None
-            and isinstance(error, ModuleNotFoundError)
-            and error.name is not None
-            and f"{source}.".startswith(f"{error.name}.")
-        ):
-            raise TargetError(f"{source}: no such module; a file name must end with .py") from error
-        # The traceback begins with the frames that import the module, which are not the user's.
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(
-            (__file__, importlib.__file__, "<frozen importlib")
-        ):
-            frames = frames.tb_next
-        lines = traceback.format_exception(type(error), error, frames)
-        raise TargetError(
-            f"{path or source} cannot be imported:\n{''.join(lines).rstrip()}"
-        ) from error
-    finally:
-        IMPORTED_TARGET.reset(token)
-    return module
+        return module
 
 
 # Importing afresh ---------------------------------------------------------------------------------
