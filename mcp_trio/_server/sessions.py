@@ -27,6 +27,7 @@ from contextlib import (
 from contextvars import Context as Variables
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
@@ -129,10 +130,6 @@ class _Counts(msgspec.Struct, eq=False):
     closed: int = 0
 
 
-# The counts of each file that holds one session only; they never change.
-_OWN_FILE: Final = _Counts(opened=1)
-
-
 @attrs.define(eq=False, repr=False)
 class SessionCounter:
     """A counter of the sessions of one server, by the file in which each is recorded.
@@ -144,44 +141,37 @@ class SessionCounter:
     """
 
     _all: _Counts = attrs.field(factory=_Counts, init=False)
-    _by_file: "dict[SharedRecording, _Counts]" = attrs.field(
-        factory=dict["SharedRecording", _Counts], init=False
+    _by_file: "WeakKeyDictionary[SharedRecording, _Counts]" = attrs.field(
+        factory=WeakKeyDictionary["SharedRecording", _Counts], init=False
     )
 
     def count_opened(self, record: "RecordTarget | None") -> "CountedSession":
         """Count a session as open until its `count_closed` is called."""
-        self._all.opened += 1
-        same_file, forget_file = _OWN_FILE, None
+        same_file = _Counts()
         if record is not None:
             from mcp_trio._recorder.options import SharedRecording
 
             if isinstance(record, SharedRecording):
-                same_file = self._by_file.setdefault(record, _Counts())
-                same_file.opened += 1
-                forget_file = partial(self._by_file.pop, record)
-        return CountedSession(self._all, same_file, forget_file)
+                same_file = self._by_file.setdefault(record, same_file)
+        return CountedSession(self._all, same_file)
 
     def closed_outside(self, record: "SharedRecording") -> int:
         """Return the number of sessions that have closed, and are not in this file."""
-        same_file = self._by_file.get(record)
-        return self._all.closed - (0 if same_file is None else same_file.closed)
+        return self._all.closed - self._by_file.get(record, _Counts()).closed
 
 
 @attrs.define(eq=False, repr=False)
 class CountedSession:
-    """An open session, and the number of others that were open at the same time.
-
-    `_forget_file` is called when the last session of a file has closed. It is None for a file that
-    holds one session only.
-    """
+    """An open session, and the number of others that were open at the same time."""
 
     _all: _Counts
     _same_file: _Counts
-    _forget_file: Callable[[], object] | None
     earlier: int = attrs.field(init=False)
     """The number of sessions that had closed when this one opened, and are not in the same file."""
 
     def __attrs_post_init__(self) -> None:
+        self._all.opened += 1
+        self._same_file.opened += 1
         self.earlier = self._all.closed - self._same_file.closed
 
     def others(self) -> int:
@@ -191,10 +181,7 @@ class CountedSession:
     def count_closed(self) -> None:
         """Count the session as closed."""
         self._all.closed += 1
-        if self._forget_file is not None:
-            self._same_file.closed += 1
-            if self._same_file.opened == self._same_file.closed:
-                self._forget_file()
+        self._same_file.closed += 1
 
 
 @attrs.define(eq=False, repr=False)
@@ -799,30 +786,14 @@ class PendingHandshake:
     """
 
     _timeouts: "HandshakeTimeouts"
-    _channel: Channel
-    _session: RunningSession = attrs.field(init=False)
+    channel: Channel
+    session: RunningSession = attrs.field(init=False)
     opened_at: float = attrs.field(default=0.0, init=False)
 
     def started(self, session: RunningSession) -> None:
         """Start the handshake timeout of the session, which has just opened."""
-        self._session, self.opened_at = session, trio.current_time()
+        self.session, self.opened_at = session, trio.current_time()
         self._timeouts.pending.append(self)
-
-    @property
-    def is_pending(self) -> bool:
-        """Return whether the session is open, and its client has sent no first request."""
-        return not (self._session.has_begun or self._session.closing.is_set())
-
-    def close(self, seconds: float, log: PeerLog) -> None:
-        """Close the connection, whose client has sent no first request for so many seconds."""
-        text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
-        # A WebSocket can report the reason to the client, and reports it to the session.
-        fail = getattr(self._channel, "fail", None)
-        if fail is not None:
-            fail(ConnectionLost(text))
-        else:
-            log.report("no first request", f"a connection is closed: {text}")
-            self._session.shut("lost")
 
 
 @attrs.define(eq=False, repr=False)
@@ -845,9 +816,20 @@ class HandshakeTimeouts:
         with closing(PeerLog()) as log:
             while True:
                 await trio.sleep(min(seconds / _CHECKS_PER_TIMEOUT, _CHECK_SECONDS_MAX))
-                pending = [each for each in self.pending if each.is_pending]
-                opened_before = trio.current_time() - seconds
-                for each in pending:
-                    if each.opened_at <= opened_before:
-                        each.close(seconds, log)
-                self.pending = [each for each in pending if each.opened_at > opened_before]
+                self._close_overdue(seconds, log)
+
+    def _close_overdue(self, seconds: float, log: PeerLog) -> None:
+        # In `run` itself, the variables would keep sessions in memory while it sleeps.
+        text = f"no first request for {seconds:g} s (limits.requests.first_request_seconds)"
+        checked, self.pending = self.pending, []
+        for each in checked:
+            if each.session.has_begun or each.session.closing.is_set():
+                continue
+            if trio.current_time() < each.opened_at + seconds:
+                self.pending.append(each)
+            # A WebSocket can report the reason to the client, and reports it to the session.
+            elif (fail := getattr(each.channel, "fail", None)) is not None:
+                fail(ConnectionLost(text))
+            else:
+                log.report("no first request", f"a connection is closed: {text}")
+                each.session.shut("lost")
