@@ -4,11 +4,14 @@
 endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), the
 WebSocket endpoint (`WebSocketEndpoint`), or a route of the user (`CustomRoutes`). `AsgiApp` is
 the same application as an ASGI application.
+
+A function that gets a `PendingRequest` raises `RejectedError` if the request is rejected, and
+`trio.BrokenResourceError` if its client is gone; `HttpApp` handles both.
 """
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -114,12 +117,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     rejection: str = ""
 
     async def body(self) -> bytes:
-        """Return the complete body.
-
-        Raises:
-            RejectedError: The body is too large, or there are too many.
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Return the complete body; one that is too large is rejected."""
         try:
             body = await self.exchange.body(self.bytes_max)
         except BodyTooLargeError:
@@ -131,82 +129,44 @@ class PendingRequest(msgspec.Struct, eq=False):
         return body
 
     async def answer(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
-        """Send a complete response.
-
-        Raises:
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Send a complete response."""
         await self.exchange.answer(status, [*headers, *self.headers], body)
 
     async def reject(self, rejection: Rejection) -> None:
-        """Send a rejection as the response.
-
-        Raises:
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Send a rejection as the response."""
         self.rejection = rejection.text
         await self.answer(*rejection.response())
 
 
 def check_method(pending: PendingRequest, method: str) -> None:
-    """Check that a request has this method.
-
-    Raises:
-        RejectedError: The method is another one.
-    """
+    """Reject a request with another method."""
     if pending.request.method != method:
         text = f"this endpoint does not support {pending.request.method}"
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
 
 
-# The coroutine of a method of an exchange that sends or waits.
-_Sending: TypeAlias = Coroutine[Any, Any, None]
-
-
 class ObservedExchange:
     """An `Exchange` that notes the status of its response for observers."""
 
-    # The methods return the coroutine of the exchange: one more would make each wait slower.
+    # No method is a coroutine itself: that would make each wait slower.
 
     def __init__(self, exchange: Exchange, observation: "HttpObservation") -> None:
         self._exchange = exchange
         self.observation = observation
         self.request: HttpRequest = exchange.request
+        self.may_lead = exchange.may_lead
+        self.body, self.send, self.end = exchange.body, exchange.send, exchange.end
+        self.gone, self.close_after_response = exchange.gone, exchange.close_after_response
 
-    @property
-    def may_lead(self) -> bool:
-        """Return whether the application may go on in another task."""
-        return self._exchange.may_lead
-
-    def body(self, bytes_max: int) -> Coroutine[Any, Any, bytes]:
-        """Return the complete body."""
-        return self._exchange.body(bytes_max)
-
-    def answer(self, status: int, headers: Headers, body: bytes = b"") -> _Sending:
+    def answer(self, status: int, headers: Headers, body: bytes = b"") -> Awaitable[None]:
         """Send a complete response, and note its status."""
         self.observation.status = status
         return self._exchange.answer(status, headers, body)
 
-    def start(self, status: int, headers: Headers) -> _Sending:
+    def start(self, status: int, headers: Headers) -> Awaitable[None]:
         """Send the headers of a response whose length is unknown, and note its status."""
         self.observation.status = status
         return self._exchange.start(status, headers)
-
-    def send(self, piece: bytes) -> _Sending:
-        """Send a piece of a started response."""
-        return self._exchange.send(piece)
-
-    def end(self) -> _Sending:
-        """Complete a started response."""
-        return self._exchange.end()
-
-    def gone(self) -> _Sending:
-        """Wait until the client disconnects."""
-        return self._exchange.gone()
-
-    def close_after_response(self) -> None:
-        """Let no other request follow on the connection."""
-        self._exchange.close_after_response()
 
 
 def _http_activity(request: HttpRequest, route: str, *, is_mounted: bool = False) -> "HttpActivity":
@@ -265,12 +225,7 @@ class McpEndpoint:
         self._timer_queue = TimerQueue(self.runtime.limits.http.watch_after_seconds)
 
     async def respond(self, pending: PendingRequest) -> None:
-        """Answer one request.
-
-        Raises:
-            RejectedError: The request is rejected.
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Answer one request."""
         body = await pending.body() if pending.request.method == "POST" else b""
         if self.runtime.is_closing:
             if isinstance(pending.exchange, ForwardedExchange):
@@ -547,12 +502,7 @@ async def respond_elsewhere(
     respond: Callable[[PendingRequest], Awaitable[object]],
     answer_continued: Callable[[], Awaitable[bool]] | None = None,
 ) -> None:
-    """Let the instance that owns a session answer a request; reject it if there is no session.
-
-    Raises:
-        RejectedError: The request is rejected.
-        trio.BrokenResourceError: The client is gone.
-    """
+    """Let the instance that owns a session answer a request; reject it if there is no session."""
     forwarder, is_known = runtime.forwarder, False
     if forwarder is not None and not pending.is_second_try:
         pending.is_second_try = True
@@ -583,11 +533,7 @@ def open_session(
     *,
     transport: str = "http",
 ) -> HttpSession:
-    """Open a session for the principal of a request.
-
-    Raises:
-        RejectedError: There are too many sessions, or the server is closing.
-    """
+    """Open a session for the principal of a request."""
     if runtime.is_closing:
         raise RejectedError(closing(request_id))
     try:
@@ -644,11 +590,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
     runtime: Runtime
 
     async def respond_stream(self, pending: PendingRequest) -> None:
-        """Open a session, and send all its messages on one stream.
-
-        Raises:
-            RejectedError: The session is rejected.
-        """
+        """Open a session, and send all its messages on one stream."""
         check_method(pending, "GET")
         session = open_session(self.runtime, pending, transport="sse")
         await self.runtime.sessions.publish(session)
@@ -664,12 +606,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
             session.channel.end_input()
 
     async def respond_post(self, pending: PendingRequest) -> None:
-        """Deliver a posted message to its session; the stream carries the response.
-
-        Raises:
-            RejectedError: The message is rejected.
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Deliver a posted message to its session; the stream carries the response."""
         check_method(pending, "POST")
         body = await pending.body()
         session_id = parse_qs(pending.request.query).get("session_id", [""])[0]
@@ -706,11 +643,7 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     handshake_check: HandshakeCheck
 
     async def respond(self, pending: PendingRequest) -> None:
-        """Reject a plain HTTP request to the endpoint.
-
-        Raises:
-            RejectedError: Always.
-        """
+        """Reject a plain HTTP request to the endpoint."""
         rejection = upgrade_rejection(pending.request, path=self.handshake_check.path)
         raise RejectedError(
             rejection or Rejection(status=400, text="this is not a WebSocket handshake")
@@ -800,12 +733,7 @@ class CustomRoutes:
     async def _respond(
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
     ) -> None:
-        """Call the handler, and cancel it when the client disconnects; send its response.
-
-        Raises:
-            RejectedError: The body cannot be read; or it is not JSON, and the handler asked for it.
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Call the handler, and cancel it when the client disconnects; send its response."""
         # An exception that left the nursery of `run_while_connected` would be in a group.
         outcomes: list[_Outcome] = []
 
@@ -821,11 +749,7 @@ class CustomRoutes:
     async def _call_handler(
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
     ) -> _Outcome:
-        """Call a handler, and return its outcome; an exception of the handler is logged.
-
-        Raises:
-            trio.BrokenResourceError: The client is gone.
-        """
+        """Call a handler, and return its outcome; an exception of the handler is logged."""
         unread: list[RejectedError | trio.BrokenResourceError] = []
 
         async def read_body() -> bytes:
@@ -1038,11 +962,7 @@ class HttpApp:
             await self._idle.park()
 
     def _check_and_route(self, pending: PendingRequest) -> Awaitable[None]:
-        """Check a request, and call the function that answers it.
-
-        Raises:
-            RejectedError: The request is rejected.
-        """
+        """Check a request, and call the function that answers it."""
         request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
             custom = None
