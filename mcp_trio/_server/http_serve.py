@@ -156,14 +156,11 @@ def app_of(
 
 @attrs.frozen(kw_only=True)
 class HttpAddress:
-    """The address that a server listens at, and the HTTP server that holds its connections.
-
-    `Server.serve_http` documents the attributes; there, `http_server` is called `server`.
-    """
+    """The address and the HTTP server of a listener, as `Server.serve_http` documents them."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    http_server: HostKind = "native"
+    server: HostKind = "native"
     certfile: str | None = None
     keyfile: str | None = None
     client_cafile: str | None = None
@@ -171,12 +168,12 @@ class HttpAddress:
     metrics_host: str = "127.0.0.1"
 
     def __attrs_post_init__(self) -> None:
-        if self.http_server not in ("native", "hypercorn"):
-            raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
+        if self.server not in ("native", "hypercorn"):
+            raise ValueError(f"unknown server={self.server!r}: native or hypercorn")
         for name in ("keyfile", "client_cafile"):
             if getattr(self, name) is not None and self.certfile is None:
                 raise ValueError(f"{name}= needs certfile=")
-        if self.client_cafile is not None and self.http_server != "native":
+        if self.client_cafile is not None and self.server != "native":
             raise ValueError(
                 'client_cafile= needs server="native": hypercorn does not pass certificates of'
                 " clients on"
@@ -284,7 +281,7 @@ async def _accept_connections(
     task_status: trio.TaskStatus[object],
 ) -> None:
     limits = app.runtime.server.limits
-    if address.http_server == "native":
+    if address.server == "native":
         from mcp_trio._transports.http_server import serve_native
 
         await serve_native(
@@ -518,11 +515,6 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
 
 # Serving in a process of its own, or in several workers ------------------------------------------
 
-_ADDRESS_OPTIONS: Final = (
-    *("host", "port", "certfile", "keyfile", "client_cafile"),
-    *("metrics_port", "metrics_host"),
-)
-
 
 def run_http(
     server: "Server", /, *, on_serving: OnServing = log_serving, workers: int = 1, **options: Any
@@ -544,28 +536,20 @@ def run_http(
             server.serve_http, exit_seconds=exit_seconds, on_serving=on_serving, **options
         )
         return
-    bound = {name: options.pop(name) for name in _ADDRESS_OPTIONS if name in options}
-    address = HttpAddress(http_server=options.pop("server", "native"), **bound)
-    rest = cast("HttpOptions", options)
-    raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
-
-
-def _run_workers(
-    server: "Server", address: HttpAddress, options: HttpOptions, on_serving: OnServing, number: int
-) -> int:
-    """Run worker processes, and return the number of the signal that stopped them."""
-    check_for_workers(server, options, number)
+    names = options.keys() & attrs.fields_dict(HttpAddress).keys()
+    address = HttpAddress(**{name: options.pop(name) for name in names})
+    http_options = cast("HttpOptions", options)
+    check_for_workers(server, http_options, workers)
     if address.metrics_port is not None:
         raise ValueError("each worker has metrics of its own: metrics_port= needs workers=1")
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
         bound = [each.getsockname()[:2] for each in sockets]
-        path = app_of(sessions_of(server), options, bound, address).path
-        url = address.url(sockets[0].getsockname()[1], path)
-        work = partial(_run_worker, server, sockets, address, options, os.getpid())
-        return Workers(
-            number=number, work=work, serving=partial(on_serving, url), limits=server.limits
-        ).run()
+        path = app_of(sessions_of(server), http_options, bound, address).path
+        serving = partial(on_serving, address.url(bound[0][1], path))
+        work = partial(_run_worker, server, sockets, address, http_options, os.getpid())
+        number = Workers(number=workers, work=work, serving=serving, limits=server.limits).run()
+    raise SystemExit(SIGNAL_STATUS_BASE + number)
 
 
 def _run_worker(

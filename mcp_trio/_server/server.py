@@ -1245,7 +1245,7 @@ class Server:
         address = HttpAddress(
             host=host,
             port=port,
-            http_server=server,
+            server=server,
             certfile=certfile,
             keyfile=keyfile,
             client_cafile=client_cafile,

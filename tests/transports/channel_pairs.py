@@ -367,7 +367,7 @@ async def _served(
         if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
     )
     server = _ChannelApplication(arrivals=arrivals, protocol_versions=protocol_versions)
-    address = HttpAddress(host=_HOST, port=0, http_server=host)
+    address = HttpAddress(host=_HOST, port=0, server=host)
     url: str = await nursery.start(serve_http, server, address, {})
     return arrivals, url
 

@@ -183,7 +183,7 @@ def test_options_that_contradict_each_other_are_rejected():
     with pytest.raises(ValueError, match="certfile="):
         HttpAddress(keyfile="x")
     with pytest.raises(ValueError, match="uvicorn"):
-        HttpAddress(http_server="uvicorn")
+        HttpAddress(server="uvicorn")
     assert HttpAddress(certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
 
 
