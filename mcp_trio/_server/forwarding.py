@@ -276,7 +276,7 @@ class Forwarder:
         respond: Answers a forwarded request; this is the application.
         take_session: Continues a session of another instance here, and stores its facts; returns
             whether it exists.
-        close_session: Closes a session that another instance has taken.
+        lose_session: Closes a session that another instance has taken.
         instance: This instance.
         nursery: The nursery of the requests that others have forwarded.
         is_leaving: Whether this instance takes no more sessions.
@@ -286,7 +286,7 @@ class Forwarder:
     limits: Limits
     respond: Callable[[Exchange], Awaitable[None]]
     take_session: Callable[[str, SessionFacts, HttpRequest], Awaitable[bool]]
-    close_session: Callable[[str], None]
+    lose_session: Callable[[str], None]
     instance: Instance = attrs.field(init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     is_leaving: bool = attrs.field(default=False, init=False)
@@ -335,10 +335,6 @@ class Forwarder:
         for exchange in self._received.values():
             if exchange.sender == name:
                 exchange.mark_gone()
-
-    def lose_session(self, session_id: str) -> None:
-        """Close a session that another instance has taken."""
-        self.close_session(session_id)
 
     def peers(self) -> Collection[str]:
         """Return the instances to or from which requests were forwarded that are not finished."""

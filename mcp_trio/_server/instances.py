@@ -68,7 +68,7 @@ class InstanceHandler(Protocol):
         """Note that the lease of another instance is over: it receives no more messages."""
         ...
 
-    def lose_session(self, session_id: str) -> None:
+    def lose_session(self, session_id: str, /) -> None:
         """End a session that another instance has taken, because the lease of this one was over.
 
         This may be called for a session that has ended already.
@@ -81,7 +81,10 @@ class InstanceHandler(Protocol):
 
 
 class Instance(Protocol):
-    """An instance that has joined the others. Methods that are not `async` never wait.
+    """An instance that has joined the others.
+
+    Methods that are not `async` never wait. The others, except `settle`, raise
+    `StoreUnavailableError` if the store does not answer.
 
     The messages of one instance to another arrive in their order, and each at most once; they all
     arrive unless one of the two is lost.
@@ -117,8 +120,7 @@ class Instance(Protocol):
         The facts and entries that were posted before are stored first.
 
         Raises:
-            StoreUnavailableError: The store does not answer, or another instance has taken the
-                session.
+            StoreUnavailableError: Also if another instance has taken the session.
         """
         ...
 
@@ -127,11 +129,7 @@ class Instance(Protocol):
         ...
 
     async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
-        """Return the entries of each call of a session by their numbers.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Return the entries of each call of a session by their numbers."""
         ...
 
     async def settle(self) -> None:
@@ -145,17 +143,12 @@ class Instance(Protocol):
     async def wait_until_stored(self) -> None:
         """Wait until all that was stored or sent so far has reached the store.
 
-        Raises:
-            StoreUnavailableError: The store has not answered for some seconds.
+        The store has some seconds to answer.
         """
         ...
 
     async def find(self, session_id: str) -> StoredSession | None:
-        """Return a session, or None if there is none.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Return a session, or None if there is none."""
         ...
 
     async def take(self, session_id: str, former_owner: str | None) -> bool:
@@ -164,9 +157,6 @@ class Instance(Protocol):
         It is not if the owner is another one than `former_owner`, or `former_owner` has a lease
         again. `former_owner` is None for a session that was handed over. The owner of a session may
         call this again.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
         """
         ...
 
@@ -175,26 +165,15 @@ class Instance(Protocol):
 
         An instance that is alive gets the time to renew its lease, if the store was unavailable
         before.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
         """
         ...
 
     async def others(self) -> Sequence[str]:
-        """Return the names of the other instances that are alive and have not begun to leave.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Return the names of the other instances that are alive and have not begun to leave."""
         ...
 
     async def leave(self) -> None:
-        """Begin to leave: `others` no longer names this instance. It still receives messages.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Begin to leave: `others` no longer names this instance. It still receives messages."""
         ...
 
     def send(self, to: str, message: bytes) -> None:
@@ -202,11 +181,7 @@ class Instance(Protocol):
         ...
 
     async def unread(self, name: str) -> Sequence[bytes]:
-        """Return the messages from this instance that a lost one did not receive.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Return the messages from this instance that a lost one did not receive."""
         ...
 
 
@@ -331,9 +306,7 @@ class MemoryInstance:
         """Only execute a checkpoint: everything is stored at once."""
         await trio.lowlevel.checkpoint()
 
-    async def wait_until_stored(self) -> None:
-        """Only execute a checkpoint: everything is stored at once."""
-        await trio.lowlevel.checkpoint()
+    wait_until_stored = settle
 
     async def find(self, session_id: str) -> StoredSession | None:
         """Return a session, or None if there is none."""
