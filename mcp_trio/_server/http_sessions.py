@@ -644,13 +644,14 @@ class Runtime:
                 self._lifespan, self._http, self.has_begun = lifespan, http, True
                 self.sessions.stores = stores
                 self._use_stores(stores.limits, stores.states)
+                change_notifier.relays.add(send_change)
                 try:
-                    with change_notifier.relayed_by(send_change):
-                        if stores.instances is None:
-                            await self._run_sessions(task_status)
-                        else:
-                            await self._run_as_instance(stores.instances, task_status)
+                    if stores.instances is None:
+                        await self._run_sessions(task_status)
+                    else:
+                        await self._run_as_instance(stores.instances, task_status)
                 finally:
+                    change_notifier.relays.discard(send_change)
                     self._use_stores(None, None)
         finally:
             self.ended.set()

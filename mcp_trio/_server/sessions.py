@@ -404,7 +404,7 @@ class ServerSessions:
                 )
         mount = Mount(prefix, self, inner, rule)
         self.registry.mount(mount)
-        inner.change_notifier.relay_to(mount.relay)
+        inner.change_notifier.relays.add(mount.relay)
 
     def mounted(self) -> "list[ServerSessions]":
         """Return all servers that are mounted into this one, also indirectly, each once."""

@@ -20,8 +20,8 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/subscrip
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -111,11 +111,11 @@ class ChangeListener(ABC):
         """Begin to listen for changes."""
         self._session = weakref.ref(session)
         self._token = trio.lowlevel.current_trio_token()
-        self.notifier.add(self)
+        self.notifier.listeners.add(self)
 
     def leave(self) -> None:
         """Stop listening for changes."""
-        self.notifier.discard(self)
+        self.notifier.listeners.discard(self)
 
     def notify(self, change: Change) -> None:
         """Queue a change for the client; may be called in any task or thread."""
@@ -261,41 +261,25 @@ class Announcer(ChangeListener):
 
 @attrs.define(eq=False, repr=False)
 class ChangeNotifier:
-    """The listeners for a server's changes, perhaps in several Trio runs."""
+    """The listeners for a server's changes, perhaps in several Trio runs.
 
-    _listeners: set[ChangeListener] = attrs.field(factory=set[ChangeListener], init=False)
-    _relays: set[NotifyChange] = attrs.field(factory=set[NotifyChange], init=False)
+    Attributes:
+        listeners: The listeners in the sessions of this server.
+        relays: Functions that report each change elsewhere, without waiting.
+    """
 
-    @contextmanager
-    def relayed_by(self, relay: NotifyChange) -> Generator[None]:
-        """Enter a context in which each change is also reported to `relay`, without waiting."""
-        self._relays.add(relay)
-        try:
-            yield
-        finally:
-            self._relays.discard(relay)
-
-    def relay_to(self, relay: NotifyChange) -> None:
-        """Report each change to `relay` as well from now on, without waiting."""
-        self._relays.add(relay)
-
-    def add(self, listener: ChangeListener) -> None:
-        """Report changes to a listener from now on."""
-        self._listeners.add(listener)
-
-    def discard(self, listener: ChangeListener) -> None:
-        """Report no more changes to a listener."""
-        self._listeners.discard(listener)
+    listeners: set[ChangeListener] = attrs.field(factory=set[ChangeListener], init=False)
+    relays: set[NotifyChange] = attrs.field(factory=set[NotifyChange], init=False)
 
     def notify(self, change: Change) -> None:
         """Report a change to all listeners and relays; may be called in any task or thread."""
         self.notify_listeners(change)
-        for relay in tuple(self._relays):
+        for relay in tuple(self.relays):
             relay(change)
 
     def notify_listeners(self, change: Change) -> None:
         """Report a change of another instance, whose relay has reported it to this one."""
-        for listener in tuple(self._listeners):
+        for listener in tuple(self.listeners):
             listener.notify(change)
 
 

@@ -124,7 +124,7 @@ async def test_changes_are_iterated(server):
             assert subscription.left_out == []
             assert subscription.is_open
         await trio.testing.wait_all_tasks_blocked()
-        assert len(server._change_notifier._listeners) == 1  # none but the announcer of the session
+        assert len(server._change_notifier.listeners) == 1  # none but the announcer of the session
         assert client.counts == {}
 
 
@@ -333,7 +333,7 @@ async def test_a_lost_connection_raises_an_error_in_the_loop(by_hand, nursery):
 
 async def test_the_loop_ends_when_the_server_ends_the_subscription(server):
     async with stateless(server) as client, client.listen(tools=True) as subscription:
-        (listener,) = [it for it in server._change_notifier._listeners if hasattr(it, "honoured")]
+        (listener,) = [it for it in server._change_notifier.listeners if hasattr(it, "honoured")]
         listener.end()
         assert [change async for change in subscription] == []
 
@@ -906,7 +906,7 @@ async def test_subscribing_to_an_unacknowledged_resource_raises_not_found(server
             await client.subscribe("none:1")
         assert caught.value.data == {"uri": "none:1"}
         await trio.testing.wait_all_tasks_blocked()
-        (listener,) = [it for it in server._change_notifier._listeners if hasattr(it, "honoured")]
+        (listener,) = [it for it in server._change_notifier.listeners if hasattr(it, "honoured")]
         assert listener.uris == ["harbour://oslo"]
 
 

@@ -1100,7 +1100,7 @@ async def test_a_change_after_a_trio_run_has_ended_does_no_harm(server_change_no
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server_change_notifications.serve, theirs)
             await WirePeer(ours).handshake()
-            leaked.extend(server_change_notifications._change_notifier._listeners)
+            leaked.extend(server_change_notifications._change_notifier.listeners)
             nursery.cancel_scope.cancel()
 
     await trio.to_thread.run_sync(trio.run, main)
@@ -1112,12 +1112,12 @@ async def test_a_session_that_has_ended_is_forgotten(server_change_notifications
     session = await nursery.start(server_change_notifications.serve, theirs)
     peer = WirePeer(ours)
     await peer.handshake()
-    assert len(server_change_notifications._change_notifier._listeners) == 1
+    assert len(server_change_notifications._change_notifier.listeners) == 1
     gone = weakref.ref(session)
     del session
     await peer.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(server_change_notifications._change_notifier._listeners) == 0
+    assert len(server_change_notifications._change_notifier.listeners) == 0
     server_change_notifications.tool(nothing)
     del theirs
     gc.collect()
@@ -1209,7 +1209,7 @@ async def test_updates_from_threads_reach_only_subscribers(server_change_notific
 async def test_an_update_unsubscribed_while_pending_is_not_sent(server_change_notifications, serve):
     asker = await serve(server_change_notifications)
     await asker.result("resources/subscribe", {"uri": "harbour://tide"})
-    (announcer,) = server_change_notifications._change_notifier._listeners
+    (announcer,) = server_change_notifications._change_notifier.listeners
     server_change_notifications.resource_updated("harbour://tide")
     announcer.unsubscribe("harbour://tide")
     assert await asker.wire.receive_available() == []

@@ -274,7 +274,7 @@ async def test_a_cancelled_subscription_sends_nothing_more(server, stateless):
         (CHANGED.format("tools"), kept, None)
     ]
     assert (
-        len(server._change_notifier._listeners) == 2
+        len(server._change_notifier.listeners) == 2
     )  # the other one, and the session's announcer
 
 
@@ -329,7 +329,7 @@ async def test_a_client_that_disconnects_does_not_delay_the_end(server, nursery,
     await peer.aclose()
     await session.ended.wait()
     assert trio.current_time() == began
-    assert not server._change_notifier._listeners
+    assert not server._change_notifier.listeners
 
 
 # Limits.

@@ -835,7 +835,7 @@ async def test_ended_sessions_leave_nothing_in_the_server(open_site, autojump_cl
     assert await has_come_to_rest() <= before
     sessions = site.runtime.server
     assert len(site.runtime.sessions) == 0
-    assert len(sessions.change_notifier._listeners) <= 1  # that of all stateless requests
+    assert len(sessions.change_notifier.listeners) <= 1  # that of all stateless requests
     assert sessions._counter._all.opened == sessions._counter._all.closed + 1
 
 
