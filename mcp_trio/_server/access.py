@@ -44,11 +44,7 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
     conditions: tuple[Access, ...]
 
     async def denial(self, granted: frozenset[str], context: "Context") -> AccessDenied | None:
-        """Return the error for a sender with these scopes; None if the sender is allowed.
-
-        Raises:
-            Exception: A condition failed.
-        """
+        """Return the error for a sender with these scopes; None if the sender is allowed."""
         if not granted.issuperset(self.scopes):
             return AccessDenied("the token lacks a scope that this needs", scopes=self.scopes)
         try:
@@ -72,12 +68,7 @@ def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRu
 
 
 def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | None:
-    """Return the rule for the arguments of a decorator; None if they restrict nothing.
-
-    Raises:
-        TypeError: The scopes are one string, or the condition cannot be called.
-        ValueError: A scope is invalid.
-    """
+    """Return the rule for the arguments of a decorator; None if they restrict nothing."""
     if access is not None and not callable(access):
         raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
     if scopes == () and access is None:
@@ -125,12 +116,7 @@ KINDS: Final = ("tools", "resources", "prompts")
 def selection_of(
     names: Collection[str], tags: Collection[str], kinds: Collection[str]
 ) -> Selection:
-    """Return the selection of the arguments of `enable` or `disable`.
-
-    Raises:
-        TypeError: `tags` or `kinds` is a string.
-        ValueError: Nothing is selected, or a kind is unknown.
-    """
+    """Return the selection of the arguments of `enable` or `disable`."""
     for option, given in ("tags", tags), ("kinds", kinds):
         if isinstance(given, str):
             raise TypeError(f"{option} are a set of strings: write {{{given!r}}}")

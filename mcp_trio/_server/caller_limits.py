@@ -144,11 +144,7 @@ class MemoryLimitStore:
 
 
 def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
-    """Return the kinds of callers that `per=` names, which together are counted separately.
-
-    Raises:
-        ValueError: There is none, or one is unknown.
-    """
+    """Return the kinds of callers that `per=` names, which together are counted separately."""
     kinds = (per,) if isinstance(per, str) else tuple(per)
     unknown = [each for each in kinds if each not in get_args(Per)]
     if unknown or not kinds:
@@ -214,11 +210,7 @@ def _check_methods(_: object, _attribute: object, methods: Collection[str]) -> N
 
 
 def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
-    """Return the rate; `burst`, if given, replaces the amount that may come at once.
-
-    Raises:
-        ValueError: The rate or the burst is invalid.
-    """
+    """Return the rate; `burst`, if given, replaces the amount that may come at once."""
     parsed = Rate.parse(rate) if isinstance(rate, str) else rate
     return parsed if burst is None else attrs.evolve(parsed, burst=burst)
 

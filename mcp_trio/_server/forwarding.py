@@ -268,7 +268,8 @@ class ForwardedExchange:
 class Forwarder:
     """The requests that this instance forwards to others, and those that others forward to it.
 
-    It is the `InstanceHandler` of a served application.
+    It is the `InstanceHandler` of a served application. Its `async` methods raise
+    `trio.BrokenResourceError` if the client is gone.
 
     Attributes:
         limits: The limits of the server; `limits.http.unsent_bytes_max` bounds a response's bytes
@@ -383,7 +384,6 @@ class Forwarder:
             InstanceUnavailableError: No instance can answer the request now.
             StoreUnavailableError: The store does not answer.
             RejectedError: The request is rejected.
-            trio.BrokenResourceError: The client is gone.
             Exception: The error of `take_session`; the session waits for another instance.
         """
         with self._counted_as_unanswered(request):
@@ -431,9 +431,6 @@ class Forwarder:
 
         Returns:
             False if no other instance runs.
-
-        Raises:
-            trio.BrokenResourceError: The client is gone.
         """
         try:
             with self._counted_as_unanswered(request):
@@ -446,11 +443,7 @@ class Forwarder:
         return False
 
     async def _owner_of(self, session_id: str, principal: str | None) -> str | None:
-        """Return the owner of the principal's session; `_NO_SESSION` if there is no such session.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Return the owner of the principal's session; `_NO_SESSION` if there is none."""
         taking = self._taking.get(session_id)
         if taking is not None:
             await taking.wait()
@@ -539,9 +532,6 @@ class Forwarder:
         """Let the instance with this name answer a request, and relay the response.
 
         The other instance is notified if the client disconnects, or if the task is cancelled.
-
-        Raises:
-            trio.BrokenResourceError: The client is gone.
         """
         number = next(self._numbers)
         encoded = _encode(_Forwarded(number, request, body))

@@ -104,12 +104,6 @@ def app_of(
     """Return the application for the addresses that are bound; its runtime is not started.
 
     `address` is the one that was asked for.
-
-    Raises:
-        TypeError: An option is unknown.
-        ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
-            invalid; both `token` and `Server(auth=…)` are given; or the URL of a server whose
-            clients need tokens is not known.
     """
     if "workers" in options:
         raise TypeError("an HTTP server got the option 'workers': only run(\"http\") takes it")
@@ -180,11 +174,7 @@ class HttpAddress:
             )
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS settings for HTTP/1.1; None without a certificate.
-
-        Raises:
-            OSError: The certificate or the key cannot be read.
-        """
+        """Return the TLS settings for HTTP/1.1; None without a certificate."""
         return tls_context(self.certfile, self.keyfile, self.client_cafile)
 
     def url(self, port: int, path: str) -> str:
@@ -427,11 +417,7 @@ class Workers:
         slot.changed_at, slot.is_serving = time.monotonic(), False
 
     def _schedule_restart(self, slot: _WorkerSlot, process: BaseProcess) -> None:
-        """Schedule the replacement of a worker that has ended by itself.
-
-        Raises:
-            SystemExit: The worker ended before all workers had served; it has logged the reason.
-        """
+        """Schedule the replacement of a worker that has ended by itself."""
         number, status = process.pid, process.exitcode
         self._close(slot)
         if not self._have_served:
@@ -592,11 +578,7 @@ def _has_shared_stores(options: HttpOptions) -> bool:
 
 
 def check_for_workers(server: "Server", options: HttpOptions, number: int) -> None:
-    """Check that the options suit `number` worker processes.
-
-    Raises:
-        ValueError: An option does not; the text names it.
-    """
+    """Raise a `ValueError` if an option does not suit `number` worker processes."""
     from mcp_trio._observers.audit_log import AuditLog
     from mcp_trio._observers.request_log import RequestLog
 

@@ -373,9 +373,6 @@ class HttpSessions:
             address: The address of the client.
             transport: The name of the transport.
             session_id: The id of a session of another instance, which is opened anew.
-
-        Raises:
-            TooManySessionsError: There are too many sessions.
         """
         client = client_key(principal, address)
         self._make_room(client)
@@ -434,11 +431,7 @@ class HttpSessions:
 
     @contextmanager
     def counted_websocket(self, principal: str | None, address: str | None) -> Generator[None]:
-        """Count a WebSocket session towards the limit within the block; it gets no session id.
-
-        Raises:
-            TooManySessionsError: There are too many sessions.
-        """
+        """Count a WebSocket session towards the limit within the block; it gets no session id."""
         client = client_key(principal, address)
         self._make_room(client)
         self._shares.take(client)

@@ -78,11 +78,7 @@ Middleware: TypeAlias = Callable[[MiddlewareRequest, CallNext], Awaitable[Any]]
 async def run_through(
     middleware: Sequence[Middleware], request: MiddlewareRequest, last: CallNext
 ) -> Any:
-    """Run the middleware round `last`, the first one outermost, and return the result.
-
-    Raises:
-        TypeError: A middleware returned no result for a request.
-    """
+    """Run the middleware round `last`, the first one outermost, and return the result."""
     call_next = last
     for each in reversed(middleware):
         call_next = partial(_call_middleware, each, call_next)

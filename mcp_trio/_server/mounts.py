@@ -93,11 +93,7 @@ class Prefix(msgspec.Struct, frozen=True):
         return scheme[0] + uri[scheme.end() + len(start) :]
 
     def outer_key(self, kind: str, inner_key: str) -> str:
-        """Return the key at the outer server of an entry of this kind.
-
-        Raises:
-            ValueError: A URI does not begin with a scheme.
-        """
+        """Return the key at the outer server of an entry of this kind."""
         if kind == "resources":
             return self.outer_uri(inner_key)
         return self.outer_name(inner_key)
@@ -113,11 +109,7 @@ class Prefix(msgspec.Struct, frozen=True):
         return replace(reference, uri=self.inner_uri(reference.uri))
 
     def outer_item(self, item: Any) -> Any:
-        """Return the entry of a list of the mounted server as the outer server lists it.
-
-        Raises:
-            ValueError: Its URI does not begin with a scheme.
-        """
+        """Return the entry of a list of the mounted server as the outer server lists it."""
         if isinstance(item, types.Resource):
             return replace(item, uri=self.outer_uri(item.uri))
         if isinstance(item, types.ResourceTemplate):

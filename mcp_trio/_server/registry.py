@@ -232,12 +232,7 @@ class RegisteredTool(RegisteredEntry):
 
     @functools.cached_property
     def param_headers(self) -> Mapping[str, tuple[str, ...]]:
-        """The paths of arguments that HTTP requests repeat in headers, by header.
-
-        Raises:
-            TypeError: The schema cannot be made.
-            ValueError: See `param_headers_of`.
-        """
+        """The paths of arguments that HTTP requests repeat in headers, by header."""
         return param_headers_of(self.signature.schema)
 
     def definition(self) -> types.Tool:
@@ -342,11 +337,7 @@ class RegisteredMethod(Registered):
 
 
 def check_method_name(name: str) -> None:
-    """Check that a server's handler can receive a method.
-
-    Raises:
-        ValueError: The session itself answers the method, or clients do not send it.
-    """
+    """Check that a server's handler can receive a method."""
     known = METHODS.get(name)
     if known is not None and known.trigger in _RESERVED:
         raise ValueError(f"{name} is handled by mcp_trio itself and cannot have another handler")
@@ -355,12 +346,7 @@ def check_method_name(name: str) -> None:
 
 
 def method_with_params(name: str, signature: RawSignature) -> Method:
-    """Return the description of a method, with the params of its handler's annotation.
-
-    Raises:
-        TypeError: The annotation cannot be resolved or decoded; or the handler of a notification
-            takes a context, which only requests have.
-    """
+    """Return the description of a method, with the params of its handler's annotation."""
     known, kind = METHODS.get(name), signature.raw_type
     kind = known.params if known is not None and kind is Any else kind
     method = custom_method(name, params=kind)
@@ -370,11 +356,7 @@ def method_with_params(name: str, signature: RawSignature) -> Method:
 
 
 def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Raw:
-    """Return the result of a method whose handler returned `value`; None is an empty object.
-
-    Raises:
-        TypeError: The value has no JSON form, or its JSON form is not an object.
-    """
+    """Return the result of a method whose handler returned `value`; None is an empty object."""
     if value is None:
         return types.EmptyResult()
     if isinstance(value, types.Result):
@@ -419,9 +401,6 @@ def completion_result(value: Any) -> types.CompleteResult:
 
     A `Completion` is used as it is, None has no values, a set is sorted. Of more than 100 values
     the result contains the first 100, and the total if it is known.
-
-    Raises:
-        TypeError: The values are not strings.
     """
     if isinstance(value, types.Completion):
         if len(value.values) > _COMPLETION_VALUES_MAX:
@@ -485,11 +464,7 @@ def _mounted_entry(mount: Mount, entry: RegisteredEntry) -> RegisteredEntry:
 
 
 def check_states(tool: RegisteredTool, states: object, *, owner: str = "") -> None:
-    """Check that the sealed states of a destructive tool can be used only once.
-
-    Raises:
-        ValueError: The tool is destructive and resumable, and the server has no `states`.
-    """
+    """Check that the sealed states of a destructive tool can be used only once."""
     is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
     if tool.resumable and is_destructive and states is None:
         raise ValueError(
@@ -619,11 +594,7 @@ class Registry:
     # Registering and removing.
 
     def mount_remote(self, mount: "RemoteMount") -> None:
-        """Add a remote server.
-
-        Raises:
-            ValueError: Its names could be those of another mount.
-        """
+        """Add a remote server."""
         self._check_prefix(mount)
         self.remotes.append(mount)
         self.forget_lists()
@@ -715,11 +686,7 @@ class Registry:
         self.forget_lists()
 
     def mount(self, mount: Mount) -> None:
-        """Add the entries of a mounted server, and follow its changes; all of it, or nothing.
-
-        Raises:
-            ValueError: A name or URI is registered already, or cannot have the prefix.
-        """
+        """Add the entries of a mounted server, and follow its changes; all of it, or nothing."""
         inner = mount.inner.registry
         if inner.reaches_remotes:
             self._check_prefix(mount)
@@ -751,21 +718,13 @@ class Registry:
         self.add_completion((kind, mount.prefix.outer_key(kind, key)), argument, derived)
 
     def check(self) -> None:
-        """Check the entries whose annotations had names that were not defined at registration.
-
-        Raises:
-            TypeError: An entry cannot be listed or called.
-        """
+        """Check the entries whose annotations had names that were not defined at registration."""
         while self._unchecked:
             self._unchecked[-1].check()
             self._unchecked.pop()
 
     def remove(self, kind: str, key: str) -> None:
-        """Remove an entry from a table, and the completions of its arguments.
-
-        Raises:
-            LookupError: Nothing is registered there, or only by a mounted server.
-        """
+        """Remove an entry from a table, and the completions of its arguments."""
         entry = self.tables[kind].get(key)
         if entry is None or entry.origin is not None:
             reason = "" if entry is None else f" here: it is that of {_label(entry)}"
@@ -774,11 +733,7 @@ class Registry:
         self.on_changed(kind)
 
     def show_or_hide(self, selection: Selection, *, shows: bool) -> None:
-        """Show or hide the entries of a selection in all sessions.
-
-        Raises:
-            LookupError: Nothing is registered under one of the names.
-        """
+        """Show or hide the entries of a selection in all sessions."""
         for kind in self.change_visibility(
             selection, self.visibility, self.is_visible, shows=shows
         ):
@@ -796,9 +751,6 @@ class Registry:
         """Show or hide the entries of a selection, and return the kinds whose lists have changed.
 
         The decision is added to `visibility`, by which `is_visible` tells what clients see.
-
-        Raises:
-            LookupError: Nothing is registered under one of the names.
         """
         entries = [entry for kind in selection.kinds for entry in tuple(self.tables[kind].values())]
         missing = sorted(selection.names.difference(entry.key for entry in entries))
@@ -845,11 +797,7 @@ class Registry:
     def find_target(
         self, target: object, kinds: Sequence[str] = ("prompts", "resources")
     ) -> Target:
-        """Return the entry of these kinds that a name, a URI or a handler function identifies.
-
-        Raises:
-            LookupError: It identifies none, or more than one.
-        """
+        """Return the entry of these kinds that a name, a URI or a handler function identifies."""
         found = [
             (kind, key)
             for kind in kinds
@@ -870,11 +818,7 @@ class Registry:
         return self.tables[kind].get(key)
 
     def check_argument(self, target: Target, argument: str) -> None:
-        """Check that a target has an argument, without resolving its annotations.
-
-        Raises:
-            ValueError: The target has no such argument.
-        """
+        """Check that a target has an argument, without resolving its annotations."""
         kind, key = target
         names = inspect.signature(self.tables[kind][key].signature.handler).parameters
         if argument not in names:
@@ -911,11 +855,7 @@ class Registry:
         return removed
 
     def remove_completion(self, target: Target, argument: str) -> None:
-        """Remove the completion of an argument.
-
-        Raises:
-            LookupError: The argument has no completion.
-        """
+        """Remove the completion of an argument."""
         if self.discard_completion(target, argument) is None:
             raise LookupError(f"{argument!r} of {target[1]!r} has no completion")
 

@@ -219,12 +219,7 @@ class RemoteMount:
 
 
 def remote_mount(target: Any, prefix: Prefix, rule: AccessRule | None) -> RemoteMount:
-    """Return the mount of a target of `Client`, or of a client with its options.
-
-    Raises:
-        TypeError: The target is of no known kind.
-        ValueError: The target is invalid.
-    """
+    """Return the mount of a target of `Client`, or of a client with its options."""
     template = target if isinstance(target, Client) else Client(target)
     is_channel = all(hasattr(template.target, name) for name in ("send", "receive", "aclose"))
     if not (can_open_again(template.target) or is_http_target(template.target) or is_channel):
@@ -909,11 +904,7 @@ class RemoteConnection:
             logger.warning("%s: %s", self.mount.label, error)
 
     async def _connect(self) -> Client:
-        """Open the connection, or open it again, and return its client.
-
-        Raises:
-            Exception: It cannot be opened.
-        """
+        """Open the connection, or open it again, and return its client."""
         if self._client is not None:
             if self._client.state == "retrying":
                 await self._client.ping()

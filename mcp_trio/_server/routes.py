@@ -135,11 +135,7 @@ class Response:
             )
 
     def encode(self, writer: JsonWriter) -> tuple[Headers, bytes]:
-        """Return the headers and the bytes of the body.
-
-        Raises:
-            TypeError: The body is of another class, or has no JSON form.
-        """
+        """Return the headers and the bytes of the body."""
         body: Any = self.body
         match body:
             case str():
@@ -220,12 +216,7 @@ class Routes:
     def add(
         self, path: str, methods: Collection[str], handler: RouteHandler, *, is_public: bool
     ) -> None:
-        """Add the handler of some methods of a path; see `Server.route`.
-
-        Raises:
-            TypeError: The handler is not an `async def` function with one parameter.
-            ValueError: A method has a handler already.
-        """
+        """Add the handler of some methods of a path; see `Server.route`."""
         label = function_label(plain_function(handler))
         if not is_async(handler):
             raise TypeError(f"{label}: the handler of a route has to be `async def`")
@@ -247,21 +238,13 @@ class Routes:
             route.methods[method] = RouteMethod(handler=handler, is_public=is_public)
 
     def check_path(self, path: str) -> None:
-        """Check the path of a new route.
-
-        Raises:
-            ValueError: The path is not valid, or is that of an endpoint of the server.
-        """
+        """Check the path of a new route."""
         taken_by = self._reserved.get(_path_key(_path_template(path)))
         if taken_by is not None:
             raise ValueError(f"the path {path!r} is that of {taken_by}: choose another one")
 
     def reserve(self, path: str, owner: str) -> None:
-        """Reserve a path for an endpoint of a served application, so that no route can have it.
-
-        Raises:
-            ValueError: A route has this path.
-        """
+        """Reserve a path for an endpoint of a served application, so that no route can have it."""
         key = path.rstrip("/")
         if key in self._routes:
             raise ValueError(
@@ -300,12 +283,7 @@ class Routes:
 
 
 def checked_methods(methods: Collection[str]) -> Collection[str]:
-    """Return the methods of a route in capitals.
-
-    Raises:
-        TypeError: They are one string.
-        ValueError: There are none, or one is not a word.
-    """
+    """Return the methods of a route in capitals."""
     if isinstance(methods, str):
         raise TypeError(f"methods are a list: write [{methods!r}]")
     capitals = {method.upper() for method in methods}

@@ -806,16 +806,12 @@ class Server:
         self._registry.show_or_hide(selection_of(names, tags, kinds), shows=False)
 
     def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
-        """Show entries that `disable` has hidden.
+        """Show entries that `disable` has hidden; its errors are the same.
 
         Args:
             names: Names of tools and prompts; URIs and templates of resources.
             tags: Tags; see `disable`.
             kinds: Kinds; see `disable`.
-
-        Raises:
-            LookupError: Nothing is registered under one of the names.
-            ValueError: There are no names, tags or kinds, or a kind is unknown.
         """
         self._registry.show_or_hide(selection_of(names, tags, kinds), shows=True)
 

@@ -287,11 +287,7 @@ async def serve_websocket(
     port: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve WebSocket until cancelled; `Server.serve_websocket` documents the arguments.
-
-    Raises:
-        TypeError: An option is unknown.
-    """
+    """Serve WebSocket until cancelled; `Server.serve_websocket` documents the arguments."""
     check_option_names("a WebSocket server", options, RunWebSocketOptions.__annotations__)
     async with bound_websocket(
         options, host=host, port=port, auth=server.auth, scopes=server.scopes

@@ -67,10 +67,6 @@ def run_stdio(
     """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.
 
     The process also exits `limits.shutdown.exit_seconds` after the end of its parent.
-
-    Raises:
-        SystemExit: After a signal, with status 128 plus the number of the signal.
-        Exception: The error that `server.serve` raised, not in an exception group.
     """
     run_until_signal(
         partial(serve_stdio, server),

@@ -273,9 +273,7 @@ async def test_a_cancelled_subscription_sends_nothing_more(server, stateless):
     assert notifications_of(await asker.wire.receive_available()) == [
         (CHANGED.format("tools"), kept, None)
     ]
-    assert (
-        len(server._change_notifier.listeners) == 2
-    )  # the other one, and the session's announcer
+    assert len(server._change_notifier.listeners) == 2  # the other one, and the session's announcer
 
 
 @pytest.mark.requirement("SUB-14", "SUB-15", "SUB-08", "TRAP-104", "CANC-18")
