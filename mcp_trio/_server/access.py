@@ -33,12 +33,7 @@ It is called in the event loop: a `def` that does not block, or an `async def`.
 
 
 class AccessRule(msgspec.Struct, frozen=True, eq=False):
-    """The conditions under which the sender of a request may use an entry.
-
-    Attributes:
-        scopes: The scopes, all of which are needed.
-        conditions: Further conditions, all of which have to allow the use.
-    """
+    """The scopes that the sender of a request needs, and the conditions that have to allow it."""
 
     scopes: tuple[str, ...]
     conditions: tuple[Access, ...]

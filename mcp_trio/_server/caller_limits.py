@@ -225,9 +225,7 @@ class _Limit:
     """The definition of a limit: its requests, the callers that it counts separately, its store.
 
     Attributes:
-        title: The name of the limit in records.
         per: The kinds of callers that it counts separately, as `Per` says.
-        methods: The methods that it applies to.
         given_store: The store of the limit; None for that of the application, or one in memory.
         settings: The settings of the limit in records; a replay with other settings diverges.
     """

@@ -129,11 +129,9 @@ class _SentRequest:
     """A request that this instance has forwarded.
 
     Attributes:
-        number: The number of the request at this instance.
         owner: The name of the instance that answers it.
         encoded: The message by which it was forwarded.
         is_stream: Whether the response may go on for ever (GET).
-        is_lost: Whether the owner is lost.
         is_finished: Whether the owner sends no more about it.
     """
 
@@ -168,9 +166,7 @@ class ForwardedExchange:
     """The `Exchange` of a request that another instance has forwarded to this one.
 
     Attributes:
-        request: The request line and headers, with the authenticated client.
         sender: The name of the instance that has forwarded it.
-        response_state: The state of the response.
     """
 
     request: HttpRequest
@@ -278,7 +274,6 @@ class Forwarder:
         take_session: Continues a session of another instance here, and stores its facts; returns
             whether it exists.
         lose_session: Closes a session that another instance has taken.
-        instance: This instance.
         nursery: The nursery of the requests that others have forwarded.
         is_leaving: Whether this instance takes no more sessions.
         has_left: Whether this instance has left the others.

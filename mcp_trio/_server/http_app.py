@@ -99,11 +99,8 @@ class PendingRequest(msgspec.Struct, eq=False):
     """A request that is not answered yet, with the exchange that answers it.
 
     Attributes:
-        exchange: The exchange of request and response.
         request: The method, path and headers of the request, with its sender.
         headers: Headers that every response to the request has.
-        bytes_max: The maximum size of the request body.
-        is_received: Whether the body was read.
         is_second_try: Whether the session was looked for on other instances already.
         rejection: The text of the rejection that was sent; "" without one.
     """
@@ -210,7 +207,6 @@ class McpEndpoint:
     """The MCP endpoint of the Streamable HTTP transport, for stateless and legacy clients.
 
     Attributes:
-        runtime: The runtime that holds the sessions.
         streams_answers: Answer requests in sessions with event streams, also where plain JSON would
             do.
         protected: Makes the challenges of responses with status 403.
@@ -632,12 +628,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
 
 
 class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The WebSocket endpoint of an HTTP application; each connection is a session.
-
-    Attributes:
-        runtime: The runtime that holds the sessions.
-        handshake_check: The checks that a handshake has to pass.
-    """
+    """The WebSocket endpoint of an HTTP application; each connection is a session."""
 
     runtime: Runtime
     handshake_check: HandshakeCheck
@@ -803,14 +794,12 @@ class HttpApp:
     """The application that an HTTP server calls, by `respond`, for each request.
 
     Attributes:
-        runtime: The runtime that holds the sessions.
         host_check: The check of `Host` and `Origin`.
         path: The path of the MCP endpoint.
         protected: Authenticates clients; with None all are accepted, without a name.
         streams_answers: Answer requests in sessions with event streams, also where plain JSON would
             do.
         has_sse: Serve the two endpoints of the HTTP+SSE transport as well.
-        websocket: The WebSocket endpoint, if there is one.
 
     Raises:
         ValueError: A path has no leading slash, or two endpoints have the same path.
@@ -1027,7 +1016,6 @@ class _RuntimeTask:
     """A system task that runs the runtime of an application; a cancelled request does not end it.
 
     Attributes:
-        app: The application.
         ready: Set when the runtime runs, or has failed to start.
         error: The error that kept the runtime from starting.
     """

@@ -333,8 +333,6 @@ class HttpSessions:
     """The registry of the legacy sessions of a served application.
 
     Attributes:
-        limits: The limits of the server.
-        stores: The stores that the instances share.
         instance: This instance, if there are others.
     """
 
@@ -368,11 +366,7 @@ class HttpSessions:
     ) -> HttpSession:
         """Add a session, with a random id that cannot be guessed.
 
-        Args:
-            principal: The authenticated user; None without authentication.
-            address: The address of the client.
-            transport: The name of the transport.
-            session_id: The id of a session of another instance, which is opened anew.
+        `session_id` is the id of a session of another instance, which is opened anew.
         """
         client = client_key(principal, address)
         self._make_room(client)
@@ -564,17 +558,13 @@ class Runtime:
         server: The server that handles the messages.
         record: The target of the sessions' recordings; None if they are not recorded.
         stores: The stores that several instances share.
-        limits: The limits of the server.
         observers: The observers of the server; none where no `Server` handles the messages.
         respond: The application, which answers the requests that other instances forward.
         forwarder: The requests to and from other instances; None if there are none.
-        sessions: The legacy sessions.
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
         has_begun: Whether the lifespan is entered.
         leaving: Set when this instance takes no more connections, because another one does.
-        ended: Set when the runtime has ended.
-        pool: The tasks of the sessions.
     """
 
     server: SessionSource

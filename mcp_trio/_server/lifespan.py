@@ -133,7 +133,6 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
 
     Attributes:
         value: The value of the lifespan, which is `ctx.lifespan` in handlers.
-        record: The recording of the sessions.
         channel: The channel of the lifespan in that recording; None if it does not hold it.
         policy_run: The run of the policy that chooses the sessions to record; None if `record` is
             no policy.
@@ -239,7 +238,6 @@ class LifespanRun:
     that this requires.
 
     Attributes:
-        make: Makes the context manager of the lifespan.
         served: Encodes the effects of the lifespan.
         watch: The watch for untracked calls of the lifespan; None in a replay, which has its own.
         effects: The number of calls of effects by users' code.

@@ -152,14 +152,7 @@ class Prefix(msgspec.Struct, frozen=True):
 
 
 class Mount(msgspec.Struct, frozen=True, eq=False):
-    """A server that is mounted into another one.
-
-    Attributes:
-        prefix: The prefix of its names.
-        outer: The sessions of the outer server.
-        inner: The sessions of the mounted server.
-        rule: The condition under which a client may use anything of the mounted server.
-    """
+    """A server that is mounted into another one."""
 
     prefix: Prefix
     outer: "ServerSessions"

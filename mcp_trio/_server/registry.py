@@ -327,11 +327,7 @@ _RESERVED: Final = frozenset(
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredMethod(Registered):
-    """The user's handler of a method.
-
-    Attributes:
-        method: The method, with the type of params that the handler takes.
-    """
+    """The user's handler of a method."""
 
     method: Method
 
@@ -505,12 +501,10 @@ class Registry:
         offers: The capabilities that are declared even while nothing is registered.
         resources: The resources by URI or template text.
         tables: The tools, the resources and the prompts, by their kind.
-        methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
         mounts: The servers of this process that are mounted into this one.
         remotes: The mounts of *remote* servers, those of which this server is a client.
         mounted_as: The mounts of this server into others, which get each of its changes.
-        visibility: The decisions of `Server.enable` and `Server.disable`.
     """
 
     limits: Limits
@@ -1030,9 +1024,6 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a list that clients can request.
 
     Attributes:
-        entries: Returns the entries of the list.
-        define: Returns the definition of an entry.
-        result: The type of the result.
         member: The member of the result that contains the definitions.
     """
 

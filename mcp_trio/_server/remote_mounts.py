@@ -180,7 +180,6 @@ class RemoteMount:
 
     Attributes:
         template: A client that never connects, with the target and options of each connection.
-        rule: The condition under which a client may use anything of the mounted server.
         random_source: Spreads the pauses before a lost connection is opened again.
     """
 
@@ -545,9 +544,7 @@ class RemoteCall:
     """A request to a mounted server: a task that sends it, and the events for its handler.
 
     Attributes:
-        send: Sends the request and returns its end.
         has_begun: Whether the request was begun in this instance, and not in a replay.
-        has_ended: Whether it has ended.
     """
 
     send: "Send"

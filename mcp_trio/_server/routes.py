@@ -199,12 +199,7 @@ class Route:
 
 @attrs.define(eq=False, repr=False)
 class Routes:
-    """The routes of a server.
-
-    Attributes:
-        limits: The limits of the server.
-        writer: The JSON encoder for responses, with the server's converter.
-    """
+    """The routes of a server."""
 
     limits: Limits
     writer: JsonWriter

@@ -239,9 +239,6 @@ class ServerSessions:
     """The sessions of one `Server`: opens them, and holds the state that they share.
 
     Attributes:
-        server: The server.
-        registry: The tools, resources, prompts, completions and methods of the server.
-        change_notifier: The subscribers to changes of the server.
         writer: The JSON encoder for results, with the server's converter.
         effect_codecs: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
@@ -306,11 +303,6 @@ class ServerSessions:
         """Check what is registered, and enter the lifespan, once around all sessions.
 
         The recording holds the lifespan too if it is shared, or if there is only one session.
-
-        Args:
-            record: The recording of the sessions.
-            transport: The name of their transport.
-            is_sole: Whether there is only one session.
 
         Raises:
             RecordingError: The recording, which holds the lifespan, cannot be made.
@@ -695,7 +687,6 @@ class OtherSessionSource(ABC, Generic[SessionT]):
     """A source of sessions that have no `Server`: the base class of bridges and mocks.
 
     Attributes:
-        limits: The limits of each session.
         protocol_versions: The protocol versions that are served, newest first.
         change_notifier: An empty set of subscribers: the sessions report changes themselves.
         routes: None: there are no custom routes.

@@ -304,13 +304,7 @@ async def serve_websocket(
 
 @attrs.frozen(kw_only=True)
 class BoundWebSocket:
-    """A bound address that accepts WebSockets.
-
-    Attributes:
-        url: The URL of the endpoint.
-        port: The port that was bound.
-        handshake_check: The checks that a handshake has to pass.
-    """
+    """A bound address that accepts WebSockets."""
 
     url: str
     port: int

@@ -45,8 +45,6 @@ class ThreadBridge:
             is the lane of the inner journal or session, and `Lane.outer` leads to the lane in the
             handler's session.
         scope: The cancel scope of the handler; once it is cancelled, calls are rejected.
-        is_abandoned: Whether `abandon` was called.
-        trio_token: The token of the event loop.
     """
 
     name: str
