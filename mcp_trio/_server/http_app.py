@@ -40,7 +40,6 @@ from mcp_trio._protocol.http_requests import (
 )
 from mcp_trio._protocol.metadata import TRACE
 from mcp_trio._protocol.security import HostCheck
-from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.forwarding import (
     UNKNOWN_OUTCOME_RESPONSE,
@@ -54,10 +53,9 @@ from mcp_trio._server.routes import (
     TEXT,
     MalformedBodyError,
     Request,
-    Route,
+    Response,
     RouteHandler,
     Routes,
-    response_of,
 )
 from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
@@ -700,7 +698,7 @@ class CustomRoutes:
         Raises:
             RejectedError: The path does not support the method, or is not valid.
         """
-        found = self._route_at(request)
+        found = self.routes.find(request.path)
         if found is None:
             return None
         route, path_params = found
@@ -709,17 +707,6 @@ class CustomRoutes:
             text = f"this path does not support {request.method}"
             raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", route.allow)]))
         return partial(self._respond, method.handler, path_params), method.is_public
-
-    def methods_of(self, request: HttpRequest) -> str | None:
-        """Return the methods at the path of a request, as for `Allow`; None without such a path."""
-        found = self._route_at(request)
-        return None if found is None else found[0].allow
-
-    def _route_at(self, request: HttpRequest) -> tuple[Route, Mapping[str, str]] | None:
-        try:
-            return self.routes.find(request.path)
-        except UriError as error:
-            raise RejectedError(Rejection(status=400, text=str(error))) from None
 
     async def _respond(
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
@@ -741,6 +728,7 @@ class CustomRoutes:
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
     ) -> _Outcome:
         """Call a handler, and return its outcome; an exception of the handler is logged."""
+        request = pending.request
         unread: list[RejectedError | trio.BrokenResourceError] = []
 
         async def read_body() -> bytes:
@@ -751,15 +739,26 @@ class CustomRoutes:
                 raise
 
         try:
-            value = await handler(Request.of(pending.request, path_params, read_body))
-            response = response_of(value)
+            value = await handler(
+                Request(
+                    method=request.method,
+                    path=request.path,
+                    path_params=path_params,
+                    query=parse_qs(request.query, keep_blank_values=True),
+                    headers=request.headers,
+                    client=request.client,
+                    principal=request.principal,
+                    read_body=read_body,
+                )
+            )
+            response = value if isinstance(value, Response) else Response(value)
             return response.status, *response.encode(self.routes.writer)
         except Exception as error:
             failure = sole_exception(error)
         except BaseExceptionGroup as group:
             errors, rest = split_group(group)
             if errors is not None:
-                self._report(pending.request, errors)
+                self._report(request, errors)
             raise rest from None
         for reason in unread:
             if isinstance(reason, RejectedError):
@@ -767,7 +766,7 @@ class CustomRoutes:
             raise reason
         if isinstance(failure, MalformedBodyError):
             return RejectedError(Rejection(status=400, code=PARSE_ERROR, text=str(failure)))
-        self._report(pending.request, failure)
+        self._report(request, failure)
         return HTTPStatus.INTERNAL_SERVER_ERROR, [("Content-Type", TEXT)], CRASH_TEXT.encode()
 
     def _report(self, request: HttpRequest, failure: BaseException) -> None:
@@ -954,10 +953,10 @@ class HttpApp:
         """Check a request, and call the function that answers it."""
         request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
-            custom = None
+            methods: dict[str, str] = {}
             if self._custom is not None and path is None:
-                custom = self._custom.methods_of(request)
-            methods = {} if custom is None else {"methods": custom}
+                at_path = self._custom.routes.find(request.path)
+                methods = {} if at_path is None else {"methods": at_path[0].allow}
             preflight = self.host_check.preflight(request, **methods)
             if preflight is not None:
                 return pending.exchange.answer(204, preflight)

@@ -399,30 +399,25 @@ def completion_result(value: Any) -> types.CompleteResult:
     the result contains the first 100, and the total if it is known.
     """
     if isinstance(value, types.Completion):
-        if len(value.values) > _COMPLETION_VALUES_MAX:
-            value = types.Completion(
-                values=value.values[:_COMPLETION_VALUES_MAX],
-                total=len(value.values) if value.total is None else value.total,
-                has_more=True,
-            )
-        return types.CompleteResult(completion=value)
-    proposed: Iterable[Any] = () if value is None else value
-    if isinstance(proposed, str):
-        raise TypeError("a completion returns a list of strings, not one string")
-    if isinstance(proposed, set | frozenset):
-        proposed = sorted(cast("Iterable[Any]", proposed))
-    values = list(itertools.islice(proposed, _COMPLETION_VALUES_MAX + 1))
-    for text in values:
-        if not isinstance(text, str):
-            raise TypeError(f"a completion returns strings, not {type(text).__name__}")
-    if len(values) <= _COMPLETION_VALUES_MAX:
-        return types.CompleteResult(completion=types.Completion(values=values))
-    total = len(proposed) if isinstance(proposed, Sized) else None
-    return types.CompleteResult(
-        completion=types.Completion(
-            values=values[:_COMPLETION_VALUES_MAX], total=total, has_more=True
-        )
-    )
+        values, total = value.values, value.total
+        if len(values) <= _COMPLETION_VALUES_MAX:
+            return types.CompleteResult(completion=value)
+        total = len(values) if total is None else total
+    else:
+        proposed: Iterable[Any] = () if value is None else value
+        if isinstance(proposed, str):
+            raise TypeError("a completion returns a list of strings, not one string")
+        if isinstance(proposed, set | frozenset):
+            proposed = sorted(cast("Iterable[Any]", proposed))
+        values = list(itertools.islice(proposed, _COMPLETION_VALUES_MAX + 1))
+        for text in values:
+            if not isinstance(text, str):
+                raise TypeError(f"a completion returns strings, not {type(text).__name__}")
+        if len(values) <= _COMPLETION_VALUES_MAX:
+            return types.CompleteResult(completion=types.Completion(values=values))
+        total = len(proposed) if isinstance(proposed, Sized) else None
+    first = types.Completion(values=values[:_COMPLETION_VALUES_MAX], total=total, has_more=True)
+    return types.CompleteResult(completion=first)
 
 
 # Entries of mounted servers ----------------------------------------------------------------------

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 import attrs
 import msgspec
 
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded_headers
+from mcp_trio._protocol.http_requests import RejectedError, Rejection
 from mcp_trio._protocol.uri_templates import OPERATORS, UriError, UriTemplate
 from mcp_trio._server.introspection import function_label, is_async, plain_function
 from mcp_trio._server.results import JsonWriter
@@ -55,25 +56,6 @@ class Request:
     client: str | None
     principal: str | None
     _read_body: Callable[[], Awaitable[bytes]] = attrs.field(alias="read_body")
-
-    @classmethod
-    def of(
-        cls,
-        request: HttpRequest,
-        path_params: Mapping[str, str],
-        read_body: Callable[[], Awaitable[bytes]],
-    ) -> "Request":
-        """Return the request for a handler; `read_body` reads its body."""
-        return cls(
-            method=request.method,
-            path=request.path,
-            path_params=path_params,
-            query=parse_qs(request.query, keep_blank_values=True),
-            headers=request.headers,
-            client=request.client,
-            principal=request.principal,
-            read_body=read_body,
-        )
 
     async def body(self) -> bytes:
         """Return the complete body; later calls return the same bytes.
@@ -152,11 +134,6 @@ class Response:
         if data and "content-type" not in map(str.lower, self.headers):
             headers.append(("Content-Type", media_type))
         return headers, data
-
-
-def response_of(value: Any) -> Response:
-    """Return the response for the value that a handler returned."""
-    return value if isinstance(value, Response) else Response(value)
 
 
 RouteHandler: TypeAlias = Callable[[Request], Awaitable[Any]]
@@ -254,7 +231,7 @@ class Routes:
         at the end of the path does not count.
 
         Raises:
-            UriError: The path is too long, or a value could lead out of its path segment.
+            RejectedError: The path is too long, or a value could lead out of its path segment.
         """
         if not self._routes:
             return None
@@ -273,7 +250,7 @@ class Routes:
             if values is not None:
                 return route, values
         if failure is not None:
-            raise failure
+            raise RejectedError(Rejection(status=400, text=str(failure)))
         return None
 
 
