@@ -66,7 +66,7 @@ from mcp_trio._session.exceptions import (
 )
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import CollectedJob, lead
-from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, Receive, Scope, Send
+from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, AsgiUpgrade, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
 from mcp_trio._transports.http_channels import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.http_response import (
@@ -179,7 +179,7 @@ def _http_activity(request: HttpRequest, route: str, *, is_mounted: bool = False
 
 
 def _http_observation(
-    runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool = False
+    runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool
 ) -> "HttpObservation":
     """Return the observation of a request that has arrived, for a server with observers."""
     from mcp_trio._session.observing import HttpObservation
@@ -648,7 +648,10 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         request = upgrade.request
         observation = None
         if self.runtime.observers:
-            observation = _http_observation(self.runtime, request, self.handshake_check.path)
+            is_mounted = isinstance(upgrade, AsgiUpgrade)
+            observation = _http_observation(
+                self.runtime, request, self.handshake_check.path, is_mounted=is_mounted
+            )
 
         def answered(status: int, rejection: str = "") -> None:
             if observation is not None:

@@ -89,6 +89,33 @@ async def test_a_span_of_the_application_around_the_server_is_that_of_the_reques
     assert mcp.parent.span_id == theirs.get_span_context().span_id
 
 
+async def test_a_span_of_the_application_around_the_server_is_that_of_a_websocket(autojump_clock):
+    provider, exporter = tracing()
+    app = harbour(observers=[Telemetry(provider)]).asgi()
+    scope = {
+        "type": "websocket",
+        "scheme": "ws",
+        "path": "/ws",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), (b"sec-websocket-protocol", b"mcp")],
+    }
+    received, sent = iter([{"type": "websocket.connect"}, {"type": "websocket.disconnect"}]), []
+
+    async def receive():
+        await trio.lowlevel.checkpoint()
+        return next(received)
+
+    async def send(message):
+        await trio.lowlevel.checkpoint()
+        sent.append(message["type"])
+
+    with provider.get_tracer("user").start_as_current_span("GET /their/ws"):
+        await app(scope, receive, send)
+    await app.aclose()
+    assert sent[0] == "websocket.accept"
+    assert [each.name for each in exporter.get_finished_spans()] == ["GET /their/ws"]
+
+
 async def test_a_span_around_a_server_that_listens_is_not_that_of_its_requests(autojump_clock):
     provider, exporter = tracing()
     with provider.get_tracer("user").start_as_current_span("the program") as program:
