@@ -44,7 +44,7 @@ from mcp_trio._session.effects import (
     start_effect,
     wait_for_recorded_outcome,
 )
-from mcp_trio._session.exceptions import exception_to_raise, raise_unchanged
+from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
@@ -142,18 +142,6 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
     record: "RecordTarget | None" = None
     channel: int | None = None
     policy_run: "PolicyRun | None" = None
-
-
-@asynccontextmanager
-async def enter_unrecorded(
-    make: MakeLifespan, record: "RecordTarget | None"
-) -> AsyncGenerator[EnteredLifespan]:
-    """Enter a lifespan that no recording holds within the block."""
-    async with make() as value:
-        try:
-            yield EnteredLifespan(value, record)
-        except BaseExceptionGroup as group:
-            raise_unchanged(without_group(group))
 
 
 def without_group(error: BaseException) -> BaseException:

@@ -591,13 +591,9 @@ class RemoteCall:
         self._handler_wakeup.wake()
 
     async def report_progress(self, params: types.ProgressParams) -> None:
-        """Report progress."""
-        members = {
-            name: value
-            for name in ("progress", "total", "message")
-            if (value := getattr(params, name)) is not None
-        }
-        await self.put(_mount_event("progress", {"progressToken": 0, **members}))
+        """Report progress, without the token and the metadata of this connection."""
+        progress = msgspec.structs.replace(params, progress_token=0, meta=None)
+        await self.put(_mount_event("progress", progress))
 
     def report_to_server(self, number: int, params: types.ProgressParams) -> None:
         """Report the progress of the client that is asked; called by the handler, never waits."""

@@ -47,9 +47,9 @@ from mcp_trio._server.lifespan import (
     LifespanRecording,
     LifespanRun,
     LifespanValues,
-    enter_unrecorded,
     lifespan_of,
     watch_of_lifespan,
+    without_group,
 )
 from mcp_trio._server.middleware import Middleware
 from mcp_trio._server.mounts import Mount, Prefix
@@ -58,6 +58,7 @@ from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
+from mcp_trio._session.exceptions import raise_unchanged
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.session import Session
@@ -345,8 +346,11 @@ class ServerSessions:
                         recorded = self._enter_recorded(record, transport)
                         yield await stack.enter_async_context(recorded)
                         return
-                entered = await stack.enter_async_context(enter_unrecorded(lifespan, record))
-                yield msgspec.structs.replace(entered, policy_run=policy_run)
+                value = await stack.enter_async_context(lifespan())
+                try:
+                    yield EnteredLifespan(value, record, policy_run=policy_run)
+                except BaseExceptionGroup as group:
+                    raise_unchanged(without_group(group))
         finally:
             self._lifespans_entered -= 1
             if not self._lifespans_entered:
