@@ -653,30 +653,34 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 self.runtime, request, self.handshake_check.path, is_mounted=is_mounted
             )
 
-        def answered(status: int, rejection: str = "") -> None:
+        def report(status: int | None, rejection: str = "") -> None:
+            nonlocal observation
             if observation is not None:
                 observation.status = status
                 observation.end(rejection, request.principal or "")
+                observation = None
 
         async def reject(rejection: Rejection) -> None:
+            report(rejection.status, rejection.text)
             await upgrade.reject(rejection)
-            answered(rejection.status, rejection.text)
 
-        admitted = await self.handshake_check.admit(request)
-        if isinstance(admitted, Rejection):
-            await reject(admitted)
-            return
-        request = admitted  # It has a principal, which `answered` reports.
-        if self.runtime.is_closing:
-            await reject(closing())
-            return
         try:
+            admitted = await self.handshake_check.admit(request)
+            if isinstance(admitted, Rejection):
+                await reject(admitted)
+                return
+            request = admitted  # It has a principal, which `report` needs.
+            if self.runtime.is_closing:
+                await reject(closing())
+                return
             with self.runtime.sessions.counted_websocket(request.principal, request.client):
                 channel = await accept_websocket(upgrade, request, self.runtime.limits)
-                answered(HTTPStatus.SWITCHING_PROTOCOLS)
+                report(HTTPStatus.SWITCHING_PROTOCOLS)
                 await self.runtime.serve(channel)
         except TooManySessionsError as error:
             await reject(_busy(503, str(error)))
+        finally:
+            report(None)  # The client was gone before the handshake was answered.
 
 
 # Custom routes ----------------------------------------------------------------------------------

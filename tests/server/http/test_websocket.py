@@ -143,6 +143,40 @@ async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, au
         assert site.runtime.sessions._shares.total == 0
 
 
+@attrs.define(eq=False)
+class Outcomes:
+    """An observer that keeps the status and the rejection of each request over HTTP."""
+
+    outcomes: list = attrs.field(factory=list)
+
+    def begin(self, _activity):
+        return None
+
+    def begin_http(self, _activity):
+        return lambda outcome: self.outcomes.append((outcome.status, outcome.rejection))
+
+
+def leave():
+    raise trio.BrokenResourceError
+
+
+class Leaving(Scripted):
+    async def reject(self, _rejection):
+        await trio.lowlevel.checkpoint()
+        leave()
+
+
+async def test_a_handshake_whose_client_disconnects_is_observed(open_site, autojump_clock):
+    observer = Outcomes()
+    site = await open_site(harbour(observers=[observer]))
+    with pytest.raises(trio.BrokenResourceError):
+        await site.app.serve_upgrade(Scripted(before=[leave]))
+    site.runtime.close()
+    with pytest.raises(trio.BrokenResourceError):
+        await site.app.serve_upgrade(Leaving())
+    assert observer.outcomes == [(None, ""), (503, "the server is closing")]
+
+
 async def test_a_get_without_a_websocket_handshake_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
