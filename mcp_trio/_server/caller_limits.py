@@ -606,10 +606,8 @@ def limits_of_command(
 ) -> list[Middleware]:
     """Return the limits of the options of `mcp-trio run`, the outermost first.
 
-    Args:
-        rates: The rates of requests of a user, such as "100/minute".
-        places: The number of requests of a user that may run at once.
-        quotas: The bytes of requests and results of a user, such as "100 MB/day".
+    Each limits every user: the rates of requests, the number of requests that run at once, and the
+    bytes of requests and results.
 
     Raises:
         ValueError: A rate, the number of places or a quota is invalid.

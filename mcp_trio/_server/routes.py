@@ -319,11 +319,7 @@ def add_authorization_routes(sessions: "ServerSessions", auth: "ResourceServer")
 def bind_authorization_server(
     protected: "ProtectedResource", *, scopes: Callable[[], Iterable[str]]
 ) -> None:
-    """Set the issuer and the resources of the authorization server, if there is one.
-
-    Args:
-        protected: The MCP endpoint at its URLs, which are known now.
-        scopes: Returns the scopes of everything that is registered.
+    """Set the issuer, the resources and the scopes of the authorization server, if there is one.
 
     Raises:
         ValueError: Its login is not for a server that other machines can reach.

@@ -145,14 +145,8 @@ def protected_resource(
 ) -> "ProtectedResource | None":
     """Return the object that authenticates the clients of a listener; None if all are accepted.
 
-    Args:
-        auth: The settings of the server.
-        token: The only bearer token that is accepted, in place of `auth`.
-        path: The path of the endpoint.
-        bound: The addresses that are bound; none for an ASGI application.
-        is_tls: Whether the URLs begin with `https`.
-        has_certificates: Whether clients can prove certificates of their own.
-        scopes: Returns the scopes of everything that is registered.
+    `token` is the only bearer token that is accepted, in place of `auth`. An ASGI application has
+    no `bound` addresses. With `has_certificates`, clients can prove certificates of their own.
 
     Raises:
         ValueError: Both `auth` and `token` are given; the token is invalid; or the resource has to
@@ -204,13 +198,6 @@ def tls_context(
 ) -> ssl.SSLContext | None:
     """Return the TLS settings of a listener for HTTP/1.1 and WebSocket; None without a certificate.
 
-    Args:
-        certfile: The path of the certificate in PEM.
-        keyfile: The path of its private key.
-        client_cafile: The path of the certificates whose signatures on certificates of clients are
-            accepted. Clients without a certificate are accepted as well: anyone may read the
-            metadata of the protected resource, and not every token is bound to a certificate.
-
     Raises:
         OSError: A certificate or the key cannot be read.
         ValueError: There is a key, or `client_cafile`, without a certificate.
@@ -231,6 +218,8 @@ def tls_context(
             context.load_verify_locations(client_cafile)
         except OSError as error:
             raise OSError(f"no usable certificates in {client_cafile}: {error}") from error
+        # Anyone may read the metadata of the protected resource, and not every token is bound to a
+        # certificate.
         context.verify_mode = ssl.CERT_OPTIONAL
     context.set_alpn_protocols(["http/1.1"])
     return context
