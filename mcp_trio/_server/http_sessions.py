@@ -626,7 +626,8 @@ class Runtime:
             ):
                 self._lifespan, self._http, self.has_begun = lifespan, http, True
                 self.sessions.stores = stores
-                self._use_stores(stores.limits, stores.states)
+                self.server.stores.append(stores)
+                self._share_states()
                 change_notifier.relays.add(send_change)
                 try:
                     if stores.instances is None:
@@ -635,14 +636,16 @@ class Runtime:
                         await self._run_as_instance(stores.instances, task_status)
                 finally:
                     change_notifier.relays.discard(send_change)
-                    self._use_stores(None, None)
+                    self.server.stores.remove(stores)
+                    self._share_states()
         finally:
             self.ended.set()
 
-    def _use_stores(self, limits: "LimitStore | None", states: "StateStore | None") -> None:
-        self.server.limit_store = limits
+    def _share_states(self) -> None:
+        """Let the authentication use the newest store of states."""
         if self.server.auth is not None:
-            self.server.auth.use_store(states)
+            states = (each.states for each in reversed(self.server.stores))
+            self.server.auth.use_store(next(filter(None, states), None))
 
     async def _run_as_instance(
         self, instances: Instances, task_status: trio.TaskStatus["Runtime"]

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from mcp_trio._recorder.policy import PolicyRun
     from mcp_trio._recorder.writer import Recorder
     from mcp_trio._server.caller_limits import LimitStore
+    from mcp_trio._server.http_sessions import HttpStores
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
     from mcp_trio._session.untracked_calls import UntrackedCallWatch
@@ -244,7 +245,7 @@ class ServerSessions:
         effect_codecs: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
         middleware: The middleware, the outermost first.
-        limit_store: The store that the instances of the server share for limits per caller.
+        stores: The stores of the HTTP applications that serve now, the newest last.
     """
 
     server: "Server"
@@ -254,7 +255,7 @@ class ServerSessions:
     effect_codecs: EffectCodecs = attrs.field(init=False)
     locks: Locks = attrs.field(factory=Locks, init=False)
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
-    limit_store: "LimitStore | None" = attrs.field(default=None, init=False)
+    stores: "list[HttpStores]" = attrs.field(factory=list[Any], init=False)
     # The lifespans that are entered now, of all served channels, applications and listeners.
     _lifespans_entered: int = attrs.field(default=0, init=False)
     _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
@@ -292,6 +293,11 @@ class ServerSessions:
     def auth(self) -> "ResourceServer | None":
         """The settings by which clients over HTTP and WebSocket are authenticated."""
         return self.server.auth
+
+    @property
+    def limit_store(self) -> "LimitStore | None":
+        """The store that the instances of the server share for limits per caller."""
+        return next(filter(None, (each.limits for each in reversed(self.stores))), None)
 
     def scopes(self) -> Iterable[str]:
         """Return the scopes that the registered entries need."""
@@ -696,7 +702,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         routes: None: there are no custom routes.
         auth: Authenticates the clients over HTTP and WebSocket; None if at most a bearer token
             restricts the access.
-        limit_store: Not used: a server behind a bridge has its own limits per caller.
+        stores: The stores of the HTTP applications that serve now.
     """
 
     limits: Limits
@@ -704,7 +710,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
     auth: "ResourceServer | None" = None
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     routes: None = attrs.field(default=None, init=False)
-    limit_store: "LimitStore | None" = attrs.field(default=None, init=False)
+    stores: "list[HttpStores]" = attrs.field(factory=list[Any], init=False)
 
     def scopes(self) -> Iterable[str]:
         """Return no scopes."""

@@ -602,3 +602,23 @@ async def test_limits_without_a_store_use_that_of_the_instances():
         nursery.cancel_scope.cancel()
     assert own._buckets._full_at
     assert server._sessions.limit_store is None
+
+
+async def test_another_address_of_the_server_takes_no_store_from_its_limits(nursery):
+    shared = HttpStores(limits=MemoryLimitStore())
+    server = make_server()
+    add_limits(server, limits_of_command(["2/hour"], None, []))
+    url = await nursery.start(partial(server.serve_http, port=0, stores=shared))
+    for stores in (HttpStores(), shared):
+        async with trio.open_nursery() as inner:
+            await inner.start(partial(server.serve_http, port=0, stores=stores))
+            inner.cancel_scope.cancel()
+        async with Client(url) as client:
+            await client.call_tool("tide")
+    other = make_server()
+    add_limits(other, limits_of_command(["2/hour"], None, []))
+    other_url = await nursery.start(partial(other.serve_http, port=0, stores=shared))
+    async with Client(other_url) as client:
+        with pytest.raises(RequestError, match=r"2/hour per user"):
+            await client.call_tool("tide")
+    nursery.cancel_scope.cancel()

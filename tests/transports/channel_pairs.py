@@ -331,7 +331,7 @@ class _ChannelApplication:
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     auth: None = None
     routes: None = None
-    limit_store: Any = None
+    stores: list[Any] = attrs.field(factory=list[Any])
 
     def scopes(self) -> tuple[str, ...]:
         return ()
