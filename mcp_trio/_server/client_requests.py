@@ -145,13 +145,10 @@ async def ask_client(
 def prepare_questions(
     handling: Handling, served: "ServedSession", questions: Sequence[ClientQuestion[Any]]
 ) -> list[ClientQuestion[Any]]:
-    """Return the questions as this client can receive them.
+    """Return the questions as this client can receive them, after `check_capabilities`.
 
     A URL elicitation gets an id if the client can be notified of its completion. The session
     remembers the id until then.
-
-    Raises:
-        CapabilityMissing: The client did not announce a capability that one of the questions needs.
     """
     check_capabilities(handling.request.peer, questions)
     has_ids = handling.request.peer.protocol_version.has_elicitation_ids
@@ -223,13 +220,11 @@ class Elicitation(ClientQuestion[Answer[T]]):
         self.kind = kind
 
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capability for forms if the client lacks it."""
         # A client that announces elicitation without a mode supports forms.
         can_form = peer.can("elicitation.form") or not peer.can("elicitation.url")
         return {} if can_form and peer.can("elicitation") else {"elicitation": {"form": {}}}
 
     def as_sent(self) -> Question:
-        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         reject_link(self.message)
         params = ElicitParams(
             message=self.message, mode="form", requested_schema=form_of(self.kind).schema
@@ -237,7 +232,6 @@ class Elicitation(ClientQuestion[Answer[T]]):
         return Question(method=_ELICIT, params=params, check=self.read)
 
     def read(self, result: ElicitResult) -> Answer[T]:
-        """Return the user's answer, as `ClientQuestion.read` describes."""
         if result.action != "accept":
             return Answer(action=result.action)
         try:
@@ -264,19 +258,14 @@ class UrlElicitation(ClientQuestion[Answer[None]]):
     elicitation_id: str | None = attrs.field(default=None, kw_only=True)
 
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capability for URLs if the client lacks it."""
         can_open_url = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
         return {} if can_open_url else {"elicitation": {"url": {}}}
 
     def as_sent(self) -> Question:
-        """Return the method and params, as `ClientQuestion.as_sent` describes.
-
-        The URL has to be safe to show to a user:
-        https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
-        """
         # A server over stdio starts without the rules of HTTP.
         from mcp_trio._protocol.security import is_loopback
 
+        # https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
         try:
             parts = urlsplit(self.url)
             host = parts.hostname
@@ -297,7 +286,6 @@ class UrlElicitation(ClientQuestion[Answer[None]]):
         return Question(method=_ELICIT, params=params)
 
     def read(self, result: ElicitResult) -> Answer[None]:
-        """Return the user's answer, as `ClientQuestion.read` describes."""
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
@@ -327,8 +315,6 @@ async def elicit_urls(
 
 # The `maxTokens` of a request for which the handler gives none; the protocol requires the field.
 MAX_TOKENS: Final = 1024
-
-_CONTENT: Final = (TextContent, ImageContent, AudioContent, ToolResultContent)
 
 SamplingContent: TypeAlias = TextContent | ImageContent | AudioContent | ToolResultContent
 SamplingTurn: TypeAlias = (
@@ -400,31 +386,23 @@ class Sampling(ClientQuestion[CreateMessageResult]):
         return msgspec.structs.replace(prompt, **self.options)
 
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the parts of the capability `sampling` that the client lacks."""
         params, missing = self._params, dict[str, Any]()
         uses_tools = params.tools is not None or params.tool_choice is not None
         if uses_tools and not peer.can("sampling.tools"):
             missing["tools"] = {}
-        uses_context = params.include_context not in (None, "none")
-        if (
-            uses_context
-            and peer.protocol_version.announces_context
-            and not peer.can("sampling.context")
-        ):
+        announces = peer.protocol_version.announces_context
+        uses_context = announces and params.include_context not in (None, "none")
+        if uses_context and not peer.can("sampling.context"):
             missing["context"] = {}
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 
     def as_sent(self) -> Question:
-        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         return Question(
             method=_SAMPLE, params=self._params, check=self.read, on_progress=self.progress
         )
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
-        """Return the model's message, as `ClientQuestion.read` describes.
-
-        If its content is a list of one block, it becomes that block.
-        """
+        """Return the model's message; content that is a list of one block becomes that block."""
         misuse = forbidden_tool_use(self._params, result)
         if misuse is not None:
             raise RemoteProtocolError(f"{_SAMPLE}: the answer is invalid: {misuse}")
@@ -445,7 +423,7 @@ def _sampling_message(turn: Any) -> SamplingMessage:
             return SamplingMessage(role="user", content=TextContent(text=turn))
         case [*blocks] if blocks and all(isinstance(it, ToolResultContent) for it in blocks):
             return SamplingMessage(role="user", content=blocks)
-        case _ if isinstance(turn, _CONTENT):
+        case _ if isinstance(turn, SamplingContent):
             return SamplingMessage(role="user", content=turn)
         case _:
             raise TypeError(f"a message is a text, content or a SamplingMessage, not {turn!r}")
@@ -459,15 +437,12 @@ class Roots(ClientQuestion[list[Root]]):
     """A request for the client's roots."""
 
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capability `roots` if the client lacks it."""
         return {} if peer.can("roots") else {"roots": {}}
 
     def as_sent(self) -> Question:
-        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         return Question(method=_LIST_ROOTS, params=EmptyParams())
 
     def read(self, result: ListRootsResult) -> list[Root]:
-        """Return the roots in the client's result."""
         return result.roots
 
 
