@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
 
 import attrs
@@ -323,13 +324,9 @@ class _OperationReader:
     Attributes:
         objects_max: The maximum number of objects and arrays in a schema.
         properties: The schemas of the arguments, by name.
-        required: The names of the arguments that a call needs.
-        arguments: The arguments and their places.
         notes: The parts that are left out, as texts for the report.
         media_type: The media type of the request body; None if there is none.
-        needs_body: Whether each request has a body.
         output: The schema of the result, if all successful responses have one.
-        result_media_type: The media type of the result; None if there is none.
     """
 
     document: Document
@@ -552,16 +549,6 @@ def _chosen_media_type(content: Mapping[str, object]) -> tuple[str, str] | None:
 # Calling an operation ----------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
-class _ClientTransport:
-    """A transport that sends each request with the user's client, so with its authentication."""
-
-    client: "HttpClient"
-
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self.client.send(request, stream=True)
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Sender:
     """The sender of the requests of all operations; each request is one effect of the handler.
@@ -577,11 +564,7 @@ class _Sender:
     async def send(
         self, context: Context, template: RequestTemplate, arguments: Mapping[str, Any]
     ) -> Any:
-        """Send the request for a call, and return the response.
-
-        Raises:
-            ToolError: An argument cannot be sent in its place, or there was no response.
-        """
+        """Return the response to the request for a call; without one, raise `ToolError`."""
         parts = template.parts(arguments)
         client: Any = context.http if self.client is None else self.client
         library = library_of(client)
@@ -602,8 +585,9 @@ class _Sender:
                 request.headers["Cookie"] = cookies
             if self.client is None:
                 return await client.send(request)
-            transport: Any = _ClientTransport(self.client)
-            return await EffectTransport(transport).handle_async_request(request)
+            # The client itself is the inner transport, so it adds its authentication.
+            inner: Any = SimpleNamespace(handle_async_request=partial(client.send, stream=True))
+            return await EffectTransport(inner).handle_async_request(request)
         except (library.HTTPError, library.InvalidURL) as error:
             raise ToolError(f"the request to the API failed: {type(error).__name__}") from error
 
@@ -725,18 +709,11 @@ def _resource_handler(
         content = _content(response)
         return content if isinstance(content, str) else bytes(response.content)
 
-    only = inspect.Parameter.KEYWORD_ONLY
+    only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [inspect.Parameter("ctx", only, annotation=Context)]
     for variable, argument in arguments.items():
-        is_required = argument.name in required
-        parameters.append(
-            inspect.Parameter(
-                variable,
-                only,
-                annotation=str if is_required else str | None,
-                default=inspect.Parameter.empty if is_required else None,
-            )
-        )
+        hint, default = (str, empty) if argument.name in required else (str | None, None)
+        parameters.append(inspect.Parameter(variable, only, annotation=hint, default=default))
     cast("Any", read).__signature__ = inspect.Signature(parameters)
     return read
 
@@ -769,7 +746,25 @@ class OperationRegistration:
     _names: dict[str, object] = attrs.field(factory=dict[str, object], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._sender = _sender_of(self.document, self.client)
+        client, base_url = self.client, ""
+        if client is not None:
+            library = library_of(client)
+            if library is None or not isinstance(client, library.AsyncClient):
+                raise TypeError(
+                    "client= takes an AsyncClient of httpx2 or httpx, not"
+                    f" {type(client).__module__}.{type(client).__name__}"
+                )
+        if client is None or not str(client.base_url):
+            try:
+                base_url = (_server_url(self.document.contents) or "").rstrip("/")
+            except Unsupported as error:
+                raise ValueError(f"the document cannot be read: {error}") from error
+            if not re.match("https?://", base_url):
+                raise ValueError(
+                    "the document names no absolute URL of a server: write"
+                    ' client=httpx2.AsyncClient(base_url="https://…")'
+                )
+        self._sender = _Sender(client=client, base_url=base_url)
 
     def run(self) -> OpenApiReport:
         """Register all operations, and return the outcome of each.
@@ -929,26 +924,3 @@ def _server_url(contents: Schema) -> str | None:
     except msgspec.ValidationError as error:
         raise Unsupported(f"the servers are malformed: {error}") from error
     return servers[0].filled() if servers else None
-
-
-def _sender_of(document: Document, client: "HttpClient | None") -> _Sender:
-    """Return the sender for a client, or for `ctx.http`."""
-    if client is not None:
-        library = library_of(client)
-        if library is None or not isinstance(client, library.AsyncClient):
-            raise TypeError(
-                "client= takes an AsyncClient of httpx2 or httpx, not"
-                f" {type(client).__module__}.{type(client).__name__}"
-            )
-        if str(client.base_url):
-            return _Sender(client=client, base_url="")
-    try:
-        url = _server_url(document.contents) or ""
-    except Unsupported as error:
-        raise ValueError(f"the document cannot be read: {error}") from error
-    if not re.match("https?://", url):
-        raise ValueError(
-            "the document names no absolute URL of a server: write"
-            ' client=httpx2.AsyncClient(base_url="https://…")'
-        )
-    return _Sender(client=client, base_url=url.rstrip("/"))

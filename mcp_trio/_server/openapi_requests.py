@@ -24,11 +24,7 @@ FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
 
 # By style: the text between the items of an array that is not exploded, in a query or form.
-_SEPARATORS: Final[Mapping[str, str]] = {
-    "form": ",",
-    "spaceDelimited": "%20",
-    "pipeDelimited": "%7C",
-}
+_SEPARATORS: Final = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
 # The same for the items of an exploded array, or the members of an exploded object, in a path.
 _PATH_SEPARATORS: Final[Mapping[str, str]] = {"simple": ",", "label": ".", "matrix": ";"}
@@ -56,8 +52,6 @@ class RequestArgument:
     """An argument of a tool, and its place in the request.
 
     Attributes:
-        name: The name of the argument.
-        location: Its place.
         wire_name: Its name in the request.
         style: The style in which an array or object is written.
         is_exploded: Whether each item or member is a parameter of its own.
@@ -98,9 +92,7 @@ class RequestTemplate:
     """The request of an operation, without the values of its arguments.
 
     Attributes:
-        method: The HTTP method.
         path: The path, with the parameters in braces.
-        arguments: The arguments, in the order of the document.
         media_type: The media type of the body; None if there is none.
         needs_body: Whether there is a body even if no argument has a value in it.
         wants_json: Whether the request asks for a result in JSON.
@@ -131,7 +123,12 @@ class RequestTemplate:
             for argument, value in by_location.get("query", ())
             for field in _fields(argument, value)
         )
-        path = self._path(by_location.get("path", ()))
+        in_path = {each.wire_name: _path_text(each, it) for each, it in by_location.get("path", ())}
+        path = _VARIABLE.sub(lambda found: in_path.get(found[1], ""), self.path)
+        # A client would remove such a segment together with the one before it, which leads to the
+        # path of another operation (RFC 3986, section 5.2.4).
+        if not {".", ".."}.isdisjoint(path.split("/")):
+            raise ToolError("an argument of the path cannot be '.' or '..'")
         headers = {
             each.wire_name: _header_text(each, value)
             for each, value in by_location.get("header", ())
@@ -164,15 +161,6 @@ class RequestTemplate:
             content = msgspec.json.encode(value)
         headers["Content-Type"] = self.media_type
         return attrs.evolve(parts, headers=headers, content=content)
-
-    def _path(self, values: Sequence[tuple[RequestArgument, Any]]) -> str:
-        texts = {argument.wire_name: _path_text(argument, value) for argument, value in values}
-        path = _VARIABLE.sub(lambda found: texts.get(found[1], ""), self.path)
-        # A client would remove such a segment together with the one before it, which leads to the
-        # path of another operation (RFC 3986, section 5.2.4).
-        if not {".", ".."}.isdisjoint(path.split("/")):
-            raise ToolError("an argument of the path cannot be '.' or '..'")
-        return path
 
 
 def _path_text(argument: RequestArgument, value: Any) -> str:

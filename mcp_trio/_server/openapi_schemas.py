@@ -20,6 +20,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from mcp_trio._protocol.schema_keywords import Pattern
+from mcp_trio._server.type_adapters import DEFINITIONS
 
 Schema: TypeAlias = Mapping[str, Any]
 Direction: TypeAlias = Literal["request", "response"]
@@ -55,13 +56,9 @@ _SCHEMAS_BY_NAME: Final = frozenset(
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
 
 # The keyword of properties that are left out of requests, or of responses.
-_LEFT_OUT_KEYWORD: Final[Mapping[Direction, str]] = {
-    "request": "readOnly",
-    "response": "writeOnly",
-}
+_LEFT_OUT_KEYWORD: Final[Mapping[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
 
 _NOT_IN_DEFINITION_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_DEFINITIONS: Final = "#/$defs/"
 
 
 class _Definition:
@@ -82,8 +79,8 @@ class _Definition:
             if is_object(value):
                 self.size += 1
                 reference = value.get("$ref")
-                if isinstance(reference, str) and reference.startswith(_DEFINITIONS):
-                    self.references.append(reference.removeprefix(_DEFINITIONS))
+                if isinstance(reference, str) and reference.startswith(DEFINITIONS):
+                    self.references.append(reference.removeprefix(DEFINITIONS))
                 waiting += value.values()
             elif is_array(value):
                 self.size += 1
@@ -149,7 +146,7 @@ class Document:
             return self._converted(schema, direction)
         if not isinstance(schema["$ref"], str):
             raise Unsupported(f"the reference {schema['$ref']!r} is not a string")
-        reference = {"$ref": _DEFINITIONS + self._definition_name(schema["$ref"])}
+        reference = {"$ref": DEFINITIONS + self._definition_name(schema["$ref"])}
         # OpenAPI 3.0 ignores all members beside a reference, but a description does no harm.
         kept = ("description",) if self.is_3_0 else schema.keys() - {"$ref"}
         beside = {key: value for key, value in schema.items() if key in kept}
@@ -205,11 +202,8 @@ class Document:
         """Return a converted schema, together with the definitions that it refers to.
 
         A schema that is nothing but a reference is replaced by what it refers to, since older
-        protocol versions require a type at the root.
-
-        Raises:
-            Unsupported: A definition refers to another document, to nothing, or to itself; or the
-                result has more than `objects_max` objects and arrays.
+        protocol versions require a type at the root. A result with more than `objects_max` objects
+        and arrays is unsupported.
         """
         names: set[str] = set()
         root = _Definition(schema)
