@@ -74,7 +74,6 @@ class WrapperSignature(RawSignature):
     values_max: ClassVar[int] = 2
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
-        """Return the keywords to call the wrapper with, from a pair of its two values."""
         return self._keywords(arguments, context)
 
 
@@ -156,13 +155,8 @@ class ToolTransform:
     def signature(self) -> Signature:
         """Return the signature of the transformed tool."""
         base = self.base.signature
-        kept: dict[str, Any] = {
-            "handler": base.handler,
-            "context_types": base.context_types,
-            "foreign_context_types": base.foreign_context_types,
-            "limits": base.limits,
-            "converter": base.converter,
-        }
+        fields = [each.name for each in attrs.fields(Signature) if each.init]
+        kept: dict[str, Any] = {name: getattr(base, name) for name in fields}
         if isinstance(base, GivenSchemaSignature):
             given = self._changed_schema(base.given)
             return TransformedSchemaSignature(transform=self, given=given, **kept)
@@ -220,11 +214,7 @@ class ToolTransform:
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class TransformedSignature(Signature):
-    """The signature of a transformed tool whose arguments come from the parameters of a function.
-
-    Attributes:
-        transform: The transformation.
-    """
+    """The signature of a transformed tool whose arguments are the parameters of a function."""
 
     transform: ToolTransform
 
@@ -238,18 +228,15 @@ class TransformedSignature(Signature):
 
     @functools.cached_property
     def context_parameter(self) -> str | None:
-        """None: the base receives the context."""
-        return None
+        return None  # The base receives the context.
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
-        """The types of the arguments."""
         hints = self.transform.base.signature.hints
         return {new: hints[old] for old, new in self.transform.names.items()}
 
     @functools.cached_property
     def docstring(self) -> Docstring:
-        """The docstring of the function, with the descriptions of the changes."""
         of_base = self.transform.base.signature.docstring
         texts = {
             new: self.transform.change(old).description or of_base.parameters.get(old)
@@ -259,7 +246,6 @@ class TransformedSignature(Signature):
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """The arguments, under their new names."""
         parameters: dict[str, Parameter] = {}
         for old, new in self.transform.names.items():
             before = self.transform.base.signature.parameters[old]
@@ -275,20 +261,11 @@ class TransformedSignature(Signature):
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class TransformedSchemaSignature(GivenSchemaSignature):
-    """The signature of a transformed tool that was registered with a JSON Schema.
-
-    Attributes:
-        transform: The transformation.
-    """
+    """The signature of a transformed tool that was registered with a JSON Schema."""
 
     transform: ToolTransform
 
     def decode(self, raw: msgspec.Raw | bytes | None) -> Any:
-        """Decode the arguments of a call, and validate them against the changed schema.
-
-        Raises:
-            ArgumentsError: The arguments are invalid; the error has a line for each error in them.
-        """
         arguments = super().decode(raw)
         # Clients must not send the former names either, also if the schema is open.
         former = self.transform.changes.keys() - set(self.transform.names.values())
