@@ -30,6 +30,7 @@ import msgspec
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.introspection import (
+    SCALARS,
     called_function,
     name_of,
     plain_function,
@@ -207,9 +208,6 @@ class Opaque:
 OPAQUE: Final = "<opaque>"
 _OPAQUE: Final = encode_body(OPAQUE)
 
-# Types of values without an identity: they are recorded even if they come from the lifespan.
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-
 # The depth up to which arguments are searched for opaque values and values of the lifespan.
 _SEARCHED_LEVELS: Final = 3
 
@@ -328,7 +326,7 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS
     shared, lifespan, kind = served.shared, served.lifespan, value.__class__
     is_of_lifespan = (
         lifespan is not None
-        and kind not in _PLAIN
+        and kind not in SCALARS  # These have no identity.
         and (value is lifespan or any(value is it for it in _members(lifespan)))
     )
     if isinstance(value, Opaque) or is_of_lifespan:
@@ -356,7 +354,7 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS
 
 def _are_plain(values: Iterable[object]) -> bool:
     for value in values:  # noqa: SIM110 - a loop takes half of the time of `all` or `issuperset`
-        if type(value) not in _PLAIN:
+        if type(value) not in SCALARS:
             return False
     return True
 

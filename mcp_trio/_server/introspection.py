@@ -16,8 +16,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Requ
 import attrs
 import msgspec
 
-# Handlers ---------------------------------------------------------------------------------------
+SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
+"""The classes of JSON itself, but arrays and objects; their values are immutable."""
 
+# Handlers ---------------------------------------------------------------------------------------
 
 _VARIADIC_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
@@ -97,13 +99,8 @@ def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
 def check_positional_call(function: Any, purpose: str, *names: str) -> None:
     """Check that a function can be called with as many positional arguments as there are `names`.
 
-    Args:
-        function: The function, or any other callable.
-        purpose: The purpose of the function, for the error, such as "the middleware".
-        names: A name for each argument, for the error.
-
-    Raises:
-        TypeError: It takes another number of arguments.
+    The `TypeError` for another number contains the `names` and the `purpose` of the function, such
+    as "the middleware".
     """
     try:
         inspect.signature(function).bind(*names)
@@ -158,28 +155,23 @@ def parameter_label(function: types.FunctionType, parameter: str) -> str:
 
 
 def resolved_hint(function: types.FunctionType, parameter: DeclaredParameter) -> Any:
-    """Return the type that the annotation of a parameter denotes; `Any` if there is none.
-
-    Raises:
-        TypeError: The annotation cannot be resolved; the text names function and parameter.
-    """
+    """Return the type of a parameter, `Any` if it has no annotation; `TypeError` as `_resolved`."""
     if parameter.annotation is inspect.Parameter.empty:
         return Any
     return _resolved(function, parameter.annotation, parameter.name)
 
 
 def resolved_return(function: types.FunctionType) -> Any:
-    """Return the type that the return annotation denotes; `Any` if there is none.
-
-    Raises:
-        TypeError: The annotation cannot be resolved; the text names the function.
-    """
-    annotation = function.__annotations__.get("return", Any)
-    return _resolved(function, annotation)
+    """Return the return type, `Any` if it is not annotated; `TypeError` as `_resolved`."""
+    return _resolved(function, function.__annotations__.get("return", Any))
 
 
 def _resolved(function: types.FunctionType, annotation: Any, parameter: str | None = None) -> Any:
-    """Resolve one annotation by itself, so that an error can name the parameter."""
+    """Return the type that an annotation denotes.
+
+    Raises:
+        TypeError: It cannot be resolved; the text names function and parameter.
+    """
     if type(annotation) is type:
         return annotation
     holder = types.SimpleNamespace(__annotations__={"hint": annotation})
@@ -203,7 +195,6 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         name: The name of the parameter of the constructor.
         wire_name: The key in JSON.
         hint: The type; the parameters of a generic class are filled in.
-        is_required: True if an object without the field is invalid.
         default: The default, if that is a plain value; else `msgspec.NODEFAULT`.
     """
 
@@ -249,17 +240,14 @@ def tag_of(hint: Any) -> tuple[Any, str]:
 
 def is_closed(hint: Any) -> bool:
     """Return whether a class rejects unknown keys."""
-    config = config_of(hint)
-    return config is not None and config.forbid_unknown_fields
+    return getattr(config_of(hint), "forbid_unknown_fields", False)
 
 
 # Kinds of classes -------------------------------------------------------------------------------
 
-_PLAIN: Final = (bool, int, float, str, type(None), enum.Enum)
-
 
 def _plain_default(default: Any) -> Any:
-    is_plain = isinstance(default, _PLAIN) and default is not attrs.NOTHING
+    is_plain = isinstance(default, (*SCALARS, enum.Enum)) and default is not attrs.NOTHING
     return default if is_plain else msgspec.NODEFAULT
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.introspection import (
+    SCALARS,
     fields_of,
     has_fields,
     is_array_type,
@@ -179,8 +180,6 @@ class Audio(_Media):
 # does not guarantee that: it sorts the fields of classes with slots, and writes a set in the order
 # of its hashes.
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-
 
 @attrs.define(eq=False, repr=False)
 class JsonWriter:
@@ -201,7 +200,7 @@ class JsonWriter:
         Raises:
             TypeError: The value, or a part of it, has no JSON form.
         """
-        if value.__class__ not in _SCALARS:
+        if value.__class__ not in SCALARS:
             value = self.in_order(value)
         return self._encoder.encode(value)
 
@@ -224,7 +223,7 @@ class JsonWriter:
             TypeError: A member of a set has no JSON form.
         """
         kind = value.__class__
-        return value if kind in _SCALARS else _ordering_of(kind)(value, self)
+        return value if kind in SCALARS else _ordering_of(kind)(value, self)
 
     def _enc_hook(self, value: Any) -> Any:
         if isinstance(value, pathlib.PurePath):

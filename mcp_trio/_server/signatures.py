@@ -10,19 +10,20 @@ and not only the first.
 
 import contextlib
 import copy
-import functools
 import inspect
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import attrs
 import msgspec
 
 from mcp_trio._server.introspection import (
+    SCALARS,
     DeclaredParameter,
     check_parameter_kinds,
     declared_parameters,
@@ -155,8 +156,6 @@ def _parse_as(style: DocstringStyle, text: str) -> Docstring:
 
 Handler = Callable[..., Any]
 
-# The types of defaults that msgspec accepts in a struct; any other default needs a factory.
-_PLAIN_DEFAULTS: Final = frozenset({types.NoneType, bool, int, float, str})
 # A default of one of these types is copied for each call, because a handler could modify it, or an
 # object inside it, for all later calls.
 _MUTABLE_DEFAULTS: Final = (list, dict, set, bytearray, tuple)
@@ -164,7 +163,7 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _CONTEXT_NAME: Final = "ctx"
 # The annotations of nearly all handlers; `is_plain` compares hints, which takes longer.
 _PLAIN_TYPES: Final = (str, int, float, bool)
-_read_text: Final = functools.partial(convert, strict=False)
+_read_text: Final = partial(convert, strict=False)
 
 
 class ArgumentsError(MCPError):
@@ -216,12 +215,11 @@ class Parameter(msgspec.Struct, frozen=True):
     def as_field(self) -> tuple[str, Any, Any]:
         """Return the parameter as a field for `msgspec.defstruct`."""
         default = self.default
-        if self.is_required or type(default) in _PLAIN_DEFAULTS:
+        if self.is_required or type(default) in SCALARS:
             return self.name, self.hint, msgspec.field(default=default)
-        if self.is_mutable:
-            factory = functools.partial(copy.deepcopy, default)
-            return self.name, self.hint, msgspec.field(default_factory=factory)
-        return self.name, self.hint, msgspec.field(default_factory=lambda: default)
+        # msgspec accepts any other default only from a factory.
+        factory = partial(copy.deepcopy, default) if self.is_mutable else lambda: default
+        return self.name, self.hint, msgspec.field(default_factory=factory)
 
 
 # Signatures -------------------------------------------------------------------------------------
@@ -273,16 +271,16 @@ class Signature:
         """
         _ = self.parameters
 
-    @functools.cached_property
+    @cached_property
     def docstring(self) -> Docstring:
         """The parsed docstring of the handler."""
         return parse_docstring(self._function.__doc__ or "")
 
-    @functools.cached_property
+    @cached_property
     def _declared_parameters(self) -> list[DeclaredParameter]:
         return declared_parameters(self.handler)
 
-    @functools.cached_property
+    @cached_property
     def hints(self) -> dict[str, Any]:
         """The types of the parameters; a pydantic `Field` as a default belongs to its type."""
         hints: dict[str, Any] = {}
@@ -293,7 +291,7 @@ class Signature:
             )
         return hints
 
-    @functools.cached_property
+    @cached_property
     def context_parameter(self) -> str | None:
         """The name of the parameter that receives the context, if there is one."""
         foreign = self._context_names(self.foreign_context_types)
@@ -318,7 +316,7 @@ class Signature:
     def _context_names(self, kinds: tuple[type[Any], ...]) -> list[str]:
         return [name for name, hint in self.hints.items() if _is_context(hint, kinds)]
 
-    @functools.cached_property
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that receive arguments, in the order of the function."""
         parameters: dict[str, Parameter] = {}
@@ -352,14 +350,13 @@ class Signature:
         """Return the parameter with a type that msgspec decodes."""
         is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
             default is not msgspec.NODEFAULT
-            and type(default) not in _PLAIN_DEFAULTS
+            and type(default) not in SCALARS
             and self.adapter.may_be_mutable(default)
         )
         return Parameter(name, hint, default, is_mutable)
 
-    @functools.cached_property
+    @cached_property
     def adapter(self) -> TypeAdapter:
-        """The adapter that makes types that msgspec decodes of this handler's annotations."""
         return TypeAdapter(self.converter)
 
     @property
@@ -367,13 +364,13 @@ class Signature:
         """The return annotation of the handler; `Any` if there is none."""
         return resolved_return(self._function)
 
-    @functools.cached_property
+    @cached_property
     def arguments_type(self) -> type[msgspec.Struct]:
         """A struct with one field for each parameter, which rejects unknown members."""
         fields = [parameter.as_field() for parameter in self.parameters.values()]
         return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
-    @functools.cached_property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments: a closed object, with named types under `$defs`."""
         schema = self._schema_of_plain_parameters()
@@ -418,7 +415,7 @@ class Signature:
         """
         return plain_schema(hint) if self.converter is None else None
 
-    @functools.cached_property
+    @cached_property
     def _decoder(self) -> msgspec.json.Decoder[msgspec.Struct]:
         return msgspec.json.Decoder(self.arguments_type, dec_hook=structure)
 
@@ -439,11 +436,7 @@ class Signature:
             raise ArgumentsError(self._errors_in(values, convert, error)) from error
 
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
-        """Decode arguments that are always strings, of prompts and templates; "3" is an `int`.
-
-        Raises:
-            ArgumentsError: An argument is wrong, missing or unknown; the error has a line for each.
-        """
+        """Decode arguments as `decode`, but all are strings, of prompts and templates."""
         try:
             arguments: msgspec.Struct = _read_text(values, self.arguments_type)
         except msgspec.ValidationError as error:
@@ -477,7 +470,7 @@ class RawSignature(Signature):
 
     values_max: ClassVar[int] = 1
 
-    @functools.cached_property
+    @cached_property
     def raw_parameters(self) -> list[str]:
         """The parameters that receive the values: the first, and others without a default.
 
@@ -493,11 +486,6 @@ class RawSignature(Signature):
         return [item.name for item in needed]
 
     def check(self) -> None:
-        """Check that the parameters can receive the values.
-
-        Raises:
-            TypeError: An annotation cannot be resolved, or a parameter receives no value.
-        """
         _ = self.raw_type
 
     @property
@@ -506,7 +494,6 @@ class RawSignature(Signature):
         return self.hints[self.raw_parameters[0]] if self.raw_parameters else Any
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
-        """Return the keyword arguments for a call of the handler."""
         return self._keywords((arguments,), context)
 
     def _keywords(self, values: Sequence[Any], context: Any) -> dict[str, Any]:
@@ -538,17 +525,11 @@ class GivenSchemaSignature(RawSignature):
         param_headers_of(self.given)
         self._checker = SchemaValidator(self.given, name="arguments", limits=self.limits)
 
-    @functools.cached_property
+    @cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema, as given."""
         return dict(self.given)
 
     def decode(self, raw: msgspec.Raw | bytes | None) -> Any:
-        """Decode the arguments of a call, and validate them against the schema.
-
-        Raises:
-            ArgumentsError: The arguments are invalid; the error has a line for each error in them.
-        """
         arguments = msgspec.json.decode(b"{}" if raw is None else raw)
         lines = self._checker.check(arguments)
         if lines:
