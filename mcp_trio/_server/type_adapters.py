@@ -59,7 +59,6 @@ from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from cattrs import Converter
-    from cattrs.errors import ForbiddenExtraKeysError
 
 
 class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
@@ -97,6 +96,7 @@ class CustomDecoder(ABC):
 
         Raises:
             ValueError: The value does not fit; the text may end in a path, as msgspec's texts do.
+                An `InvalidValue` holds all validation errors.
         """
 
     def likeliest(self, _value: Any, /) -> Any | None:
@@ -126,11 +126,7 @@ def _custom_type(name: str, decoder: CustomDecoder) -> Any:
 
 
 def structure(kind: Any, value: Any, *, strict: bool = True) -> Any:
-    """Return the value of a custom type, decoded from plain JSON; the `dec_hook` for msgspec.
-
-    Raises:
-        ValueError: The value does not fit.
-    """
+    """Return the value of a custom type, decoded from plain JSON; the `dec_hook` for msgspec."""
     try:
         return kind.decoder.read(value, strict=strict)
     except msgspec.ValidationError as error:
@@ -273,36 +269,28 @@ class ClassDecoder(CustomDecoder):
 # users would rely on a check that does not happen.
 
 
-class _ConstraintKind(typing.NamedTuple):
-    """A class of constraints with a bound.
-
-    Attributes:
-        name: The name of the bound, as an attribute of the constraint and in `msgspec.Meta`.
-        text: The end of the error text.
-        holds: Compares a value with the bound; None if only msgspec can check the constraint.
-    """
-
-    name: str
-    text: str = ""
-    holds: Callable[[Any, Any], bool] | None = None
-
-
-def _is_multiple(value: Any, unit: Any) -> bool:
-    return not value % unit
-
-
 @functools.cache
-def _constraint_kinds() -> dict[type, _ConstraintKind]:
+def _constraint_kinds() -> dict[type, tuple[str, str, Callable[[Any, Any], bool] | None]]:
+    """Return the classes of constraints with a bound.
+
+    Each has the name of the bound, as an attribute of the constraint and in `msgspec.Meta`; the end
+    of the error text; and a comparison of a value with the bound, or None if only msgspec can check
+    the constraint.
+    """
     import annotated_types as at
 
     return {
-        at.Ge: _ConstraintKind("ge", ">= {}", operator.ge),
-        at.Gt: _ConstraintKind("gt", "> {}", operator.gt),
-        at.Le: _ConstraintKind("le", "<= {}", operator.le),
-        at.Lt: _ConstraintKind("lt", "< {}", operator.lt),
-        at.MultipleOf: _ConstraintKind("multiple_of", "that's a multiple of {}", _is_multiple),
-        at.MinLen: _ConstraintKind("min_length"),
-        at.MaxLen: _ConstraintKind("max_length"),
+        at.Ge: ("ge", ">= {}", operator.ge),
+        at.Gt: ("gt", "> {}", operator.gt),
+        at.Le: ("le", "<= {}", operator.le),
+        at.Lt: ("lt", "< {}", operator.lt),
+        at.MultipleOf: (
+            "multiple_of",
+            "that's a multiple of {}",
+            lambda value, unit: not value % unit,
+        ),
+        at.MinLen: ("min_length", "", None),
+        at.MaxLen: ("max_length", "", None),
     }
 
 
@@ -373,7 +361,7 @@ def _with_constraints(hint: Any, constraints: Sequence[Any]) -> Any:
         if isinstance(constraint, at.Timezone) and (constraint.tz is None or constraint.tz is ...):
             keywords = {"tz": constraint.tz is not None}
         elif kind := _constraint_kinds().get(constraint.__class__):
-            keywords = {kind.name: getattr(constraint, kind.name)}
+            keywords = {kind[0]: getattr(constraint, kind[0])}
         if keywords and _is_constraint_accepted(hint, accepted | keywords):
             accepted |= keywords
         else:
@@ -403,7 +391,8 @@ def _check_for(hint: Any, constraint: Any) -> tuple[Callable[[Any], Any], str]:
     """Return the check of a constraint that msgspec cannot check, and its error text."""
     import annotated_types as at
 
-    name = type_name(strip_metadata(hint))
+    kind = strip_metadata(hint)
+    name = type_name(kind)
     if isinstance(constraint, at.Predicate):
         called = getattr(constraint.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
@@ -411,7 +400,7 @@ def _check_for(hint: Any, constraint: Any) -> tuple[Callable[[Any], Any], str]:
     if constraint.__class__ not in _constraint_kinds():
         raise TypeError(f"the constraint {constraint!r} is not supported")
     bound_name, ending, holds = _constraint_kinds()[constraint.__class__]
-    bound, kind = getattr(constraint, bound_name), strip_metadata(hint)
+    bound = getattr(constraint, bound_name)
     # Only classes are compared: the values of a custom type and of `Any` are not known.
     is_comparable = type(kind) is type and isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
     if holds is None or not is_comparable:
@@ -455,8 +444,7 @@ def _hook_input_type(converter: "Converter", hint: Any) -> Any:
     """Return the annotation of the first parameter of the hook for a type, `Any` if it has none."""
     hook: Any = converter.get_structure_hook(hint)
     try:
-        function = plain_function(hook)
-        return resolved_hint(function, declared_parameters(hook)[0])
+        return resolved_hint(plain_function(hook), declared_parameters(hook)[0])
     except TypeError:
         return Any
 
@@ -474,18 +462,12 @@ class ConverterDecoder(CustomDecoder):
         return (self.input_type,)
 
     def read(self, value: Any, *, strict: bool) -> Any:
-        """Return the value that the hook makes.
-
-        Raises:
-            InvalidValue: The value is invalid; the error holds all validation errors.
-            Exception: The hook failed in a way that invalid input does not explain.
-        """
         hook_input = convert(value, self.input_type, strict=strict)
         try:
             return self.converter.structure(hook_input, self.hint)
         except Exception as error:
             if not _is_rejection(error):
-                raise
+                raise  # Invalid input does not explain it.
             raise InvalidValue([*_cattrs_errors(error, value, self.hint, "")]) from error
 
 
@@ -499,23 +481,20 @@ _TEXTS_OF_PYTHON: Final = (
 )
 
 
-@functools.cache
-def _extra_keys_error() -> "type[ForbiddenExtraKeysError]":
-    from cattrs import errors
-
-    return errors.ForbiddenExtraKeysError
-
-
 def _is_rejection(error: Exception) -> bool:
+    from cattrs.errors import ForbiddenExtraKeysError
+
     if isinstance(error, ExceptionGroup):
         inner = cast("ExceptionGroup[Exception]", error).exceptions
         return all(map(_is_rejection, inner))
-    return isinstance(error, (*_REJECTIONS, _extra_keys_error()))
+    return isinstance(error, (*_REJECTIONS, ForbiddenExtraKeysError))
 
 
 def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield path and text of each error in a group, or of one error, about `value` as `hint`."""
-    if isinstance(error, _extra_keys_error()):
+    from cattrs.errors import ForbiddenExtraKeysError
+
+    if isinstance(error, ForbiddenExtraKeysError):
         for key in sorted(error.extra_fields):
             yield path + path_step(key), "unknown field"
     elif _is_about_missing(error, value):
@@ -550,7 +529,6 @@ def _is_about_missing(error: Exception, value: Any) -> bool:
 
 
 # Types of pydantic ------------------------------------------------------------------------------
-
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -597,8 +575,7 @@ def _with_sorted_sets(plain: Any, value: Any) -> Any:
     if kinds in ((list, list), (list, tuple)) and len(plain) == len(value):
         return [*map(_with_sorted_sets, plain, value)]
     if kinds == (dict, dict) and len(plain) == len(value):
-        pairs = zip(plain.items(), value.values(), strict=True)
-        return {key: _with_sorted_sets(member, original) for (key, member), original in pairs}
+        return dict(zip(plain, map(_with_sorted_sets, plain.values(), value.values()), strict=True))
     return plain
 
 
@@ -621,24 +598,15 @@ class PydanticDecoder(CustomDecoder):
         return ()
 
     def read(self, value: Any, *, strict: bool) -> Any:  # noqa: ARG002 - its types are strict by their own rules
-        """Return the value of the annotated type.
-
-        Raises:
-            InvalidValue: The value is invalid; the error holds all validation errors.
-        """
         try:
             # A strict model accepts a date or a tuple only from JSON text.
             return _pydantic_adapter(self.hint).validate_json(_encode(value))
         except importlib.import_module("pydantic").ValidationError as error:
             errors: list[tuple[str, str]] = []
-            for details in error.errors(
-                include_url=False, include_context=False, include_input=False
-            ):
-                kind, location = details["type"], details["loc"]
-                text = _TEXTS_BY_ERROR_TYPE.get(kind) or re.sub(
-                    _PYDANTIC_PREFIXES, "", details["msg"]
-                )
-                errors.append((_pydantic_path(location, value, is_missing=kind == "missing"), text))
+            for each in error.errors(include_url=False, include_context=False, include_input=False):
+                kind, text = each["type"], re.sub(_PYDANTIC_PREFIXES, "", each["msg"])
+                path = _pydantic_path(each["loc"], value, is_missing=kind == "missing")
+                errors.append((path, _TEXTS_BY_ERROR_TYPE.get(kind, text)))
             raise InvalidValue(errors) from error
 
     def likeliest(self, _value: Any, /) -> None:
@@ -706,9 +674,7 @@ _KEY_TYPES: Final[dict[type, type]] = {dict: str, list: int}
 
 # JSON Schemas -----------------------------------------------------------------------------------
 
-
 DEFINITIONS: Final = "#/$defs/"
-"""The beginning of a `$ref` to a definition."""
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
@@ -768,10 +734,9 @@ def plain_schema(hint: Any) -> dict[str, Any] | None:
         return None
     # `int | None` and `None | int` are equal, but their schemas are not.
     key = hint if type(hint) is type else repr(hint)
-    found = _plain_schemas.get(key)
-    if found is None:
-        found = _plain_schemas[key] = json_schema(hint)
-    return found
+    if key not in _plain_schemas:
+        _plain_schemas[key] = json_schema(hint)
+    return _plain_schemas[key]
 
 
 def is_plain(hint: Any) -> bool:
@@ -1005,11 +970,9 @@ def error_line(error: Exception, path: str = "") -> str:
     """Return "Expected `int`, got `str` - at `$.days[0]`" as "days[0]: expected int, got str"."""
     prefix, inner, text = _split_path(str(error))
     # attrs' validators raise errors with further arguments; the first one is the text.
-    match error.__cause__:
-        case TypeError(args=(str(first), _, *_)) | ValueError(args=(str(first), _, *_)):
-            text = first or text
-        case _:
-            pass
+    cause = error.__cause__
+    if isinstance(cause, TypeError | ValueError) and len(cause.args) > 1:
+        text = cause.args[0] if cause.args[0] and isinstance(cause.args[0], str) else text
     return prefix + _format_line(path + inner, text)
 
 
