@@ -58,7 +58,7 @@ from mcp_trio._server.registry import (
     method_result,
     target_of,
 )
-from mcp_trio._server.results import prompt_result, resource_result, tool_result
+from mcp_trio._server.results import prompt_result, resource_result, tool_failure, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
 from mcp_trio._server.subscriptions import (
@@ -207,25 +207,13 @@ class ServedSession:
         visibility: Sequence[tuple[Selector, bool]],
         mounted: Mapping[str, Sequence[tuple[Selector, bool]]],
     ) -> None:
-        """Set the values of the session, which `movable_values` encoded in its former instance.
-
-        Args:
-            state: The values that handlers keep.
-            visibility: The decisions of `Visibility.in_order`.
-            mounted: Such decisions for mounted servers, by the names of `mounted_by_name`.
-        """
+        """Set the values of the session, which are those of a `SessionValues`."""
         self._state = state
         self._visibility = Visibility.of(visibility) if visibility else None
         by_name = self.shared.mounted_by_name() if mounted else {}
         for name, decisions in mounted.items():
             part = self.mounted_session(by_name[name])
             part._visibility = Visibility.of(decisions)  # noqa: SLF001
-
-    @property
-    def _has_own_visibility(self) -> bool:
-        """Return whether handlers have shown or hidden entries in this session alone."""
-        parts = (self, *(self._mounted_sessions or {}).values())
-        return any(each._visibility is not None for each in parts)  # noqa: SLF001
 
     @property
     def elicitations(self) -> OpenElicitations:
@@ -289,9 +277,9 @@ class ServedSession:
         Raises:
             LookupError: Nothing is registered under one of the names.
         """
-        visibility = self._visibility or Visibility()
         if self._visibility is None:
-            self._visibility = visibility
+            self._visibility = Visibility()
+        visibility = self._visibility
         for kind in self.registry.change_visibility(
             selection, visibility, self.is_visible, shows=shows
         ):
@@ -302,12 +290,7 @@ class ServedSession:
     # next one returns its awaitable.
 
     def handle(self, handling: Handling) -> Awaitable[_Result]:
-        """Return the result of a request.
-
-        Raises:
-            RequestError: The request is answered with this error.
-            Exception: The handler failed.
-        """
+        """Return the result of a request; raise the error of its handler, or a `RequestError`."""
         # A first request, which has no state and no answers yet, is a round as well: the state of a
         # resumable handler begins with it.
         if handling.ask_in_rounds is not None:
@@ -346,7 +329,7 @@ class ServedSession:
 
     def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:
         """Return the result with `isError` for a failed call of a tool; None for other methods."""
-        return _tool_failure(self._shortened(text)) if request.method.name == "tools/call" else None
+        return tool_failure(self._shortened(text)) if request.method.name == "tools/call" else None
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
         """Return the tool, prompt or resource of a request; None if it is not registered.
@@ -377,11 +360,7 @@ class ServedSession:
         return self._through_middleware(handling, method, request.params, run)
 
     def _through_middleware(
-        self,
-        handling: Handling,
-        method: str,
-        params: Any,
-        run: Callable[[Any], Awaitable[_Result]],
+        self, handling: Handling, method: str, params: Any, run: Callable[[Any], Awaitable[_Result]]
     ) -> Awaitable[_Result]:
         """Call `run` with the params, inside of all middleware of the server."""
         middleware = self.shared.middleware
@@ -436,11 +415,6 @@ class ServedSession:
             self._remotes[mount] = mount.begin(self, handling.session, len(self._remotes))
         return self._remotes[mount]
 
-    def _opened_remote(self, mount: "RemoteMount") -> "RemoteSession | None":
-        if self.outer is not None:
-            return self.outer._opened_remote(mount)  # noqa: SLF001
-        return (self._remotes or {}).get(mount)
-
     def notify_session(self, change: Change) -> None:
         """Notify the clients of this session of a change, and no other clients of the server."""
         self.announcer.notify(change)
@@ -448,25 +422,17 @@ class ServedSession:
             self._subscriptions.notify(change)
 
     async def run_mounted(
-        self,
-        handling: Handling,
-        method: str,
-        params: Any,
-        *,
-        is_for_client: bool,
+        self, handling: Handling, method: str, params: Any, *, is_for_client: bool
     ) -> _Result:
         """Return the result of a handler of this mounted server, with the server's middleware.
 
-        Args:
-            handling: The request.
-            method: The method.
-            params: The params, with the names and URIs of this server.
-            is_for_client: False if a handler reads a resource by `read_for_handler`.
+        `params` have the names and URIs of this server. `is_for_client` is False if a handler reads
+        a resource by `read_for_handler`.
         """
 
         async def run(params: Any) -> _Result:
             if not is_for_client:
-                return await self._read(handling, params.uri, is_for_client=False)
+                return await self.read_resource(handling, params, is_for_client=False)
             return await self._run_handler(handling, method, params)
 
         try:
@@ -562,9 +528,6 @@ class ServedSession:
         """Return the result for a tool or prompt that is not one of this server.
 
         `entry` is its registered entry; None for one that a remote server may have.
-
-        Raises:
-            RequestError: There is no such tool or prompt, or the client does not see it.
         """
         found = None
         if entry is None:
@@ -620,12 +583,7 @@ class ServedSession:
         params = types.ReadResourceParams(uri=inner_uri)
         try:
             result: types.ReadResourceResult = await self._forward_to_mount(
-                mount,
-                handling,
-                "resources/read",
-                params,
-                entry=entry,
-                is_for_client=is_for_client,
+                mount, handling, "resources/read", params, entry=entry, is_for_client=is_for_client
             )
         except RequestError as error:
             if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": inner_uri}:
@@ -712,7 +670,7 @@ class ServedSession:
         except ArgumentsError as error:
             text = f"invalid arguments: {error}"
             if protocol_version.argument_errors_are_results:
-                return _tool_failure(text)
+                return tool_failure(text)
             raise RequestError(INVALID_PARAMS, text) from error
         try:
             if tool.is_timed_or_transformed:
@@ -735,35 +693,24 @@ class ServedSession:
         except Exception as error:
             failure = sole_exception(error)
             if isinstance(failure, ToolError):
-                return _tool_failure(str(failure))
+                return tool_failure(str(failure))
             raise
 
-    async def read_resource(
-        self, handling: Handling, params: types.ReadResourceParams
-    ) -> types.ReadResourceResult | types.InputRequiredResult:
-        """Answer `resources/read`."""
-        return await self._read(handling, params.uri, is_for_client=True)
-
     async def read_for_handler(self, handling: Handling, uri: str) -> types.ReadResourceResult:
-        """Read a resource of this server as a part of another request; its access rule is ignored.
-
-        The resource may be hidden from the client.
-
-        Raises:
-            RequestError: There is no such resource, or the URI is rejected.
-            Exception: The handler failed.
-        """
-        result = await self._read(handling, uri, is_for_client=False)
+        """Read a resource, which may be hidden from the client, as a part of another request."""
+        params = types.ReadResourceParams(uri=uri)
+        result = await self.read_resource(handling, params, is_for_client=False)
         if isinstance(result, types.InputRequiredResult):
             raise TypeError(
                 f"{uri!r} returned an InputRequiredResult; only a client's own resources/read may"
             )
         return result
 
-    async def _read(
-        self, handling: Handling, uri: str, *, is_for_client: bool
+    async def read_resource(
+        self, handling: Handling, params: types.ReadResourceParams, *, is_for_client: bool = True
     ) -> types.ReadResourceResult | types.InputRequiredResult:
-        """Read a resource; its access rule and visibility are checked only if `is_for_client`."""
+        """Answer `resources/read`; access rule and visibility count only if `is_for_client`."""
+        uri = params.uri
         try:
             found = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
             if found is not None:
@@ -773,12 +720,7 @@ class ServedSession:
                 mount = resource.origin.mount
                 inner_uri = mount.prefix.inner_uri(uri) or uri
                 return await self._read_in_mount(
-                    mount,
-                    inner_uri,
-                    handling,
-                    uri,
-                    entry=resource,
-                    is_for_client=is_for_client,
+                    mount, inner_uri, handling, uri, entry=resource, is_for_client=is_for_client
                 )
             if is_for_client and resource.rule is not None:
                 await self._check_access(handling, resource.rule)
@@ -819,11 +761,7 @@ class ServedSession:
         return found
 
     async def _check_resource(self, handling: Handling, uri: str, *, is_new: bool) -> None:
-        """Check that a resource exists; subscribe to one of a remote server, if `is_new`.
-
-        Raises:
-            RequestError: There is no such resource, or the server is not connected.
-        """
+        """Check that a resource exists; subscribe to one of a remote server, if `is_new`."""
         found = self._mount_of_unregistered("resources", uri)
         if found is None:
             rule = self._find_resource(uri)[0].rule
@@ -847,8 +785,10 @@ class ServedSession:
         mount, inner_uri = found
         if isinstance(mount, Mount):
             self.mounted_session(mount.inner)._unsubscribe_remote(inner_uri)  # noqa: SLF001
-        elif (remote := self._opened_remote(mount)) is not None:
-            remote.connections.unsubscribe(inner_uri)
+            return
+        remotes = (self.outer or self)._remotes or {}  # noqa: SLF001
+        if mount in remotes:
+            remotes[mount].connections.unsubscribe(inner_uri)
 
     async def subscribe(
         self, handling: Handling, params: types.SubscribeParams
@@ -1015,7 +955,9 @@ class ServedSession:
         None if neither this session nor an access rule hides any: then the list has all entries
         that the server shows to all clients.
         """
-        if not (self._has_own_visibility or self.registry.restricted(method)):
+        parts = (self, *(self._mounted_sessions or {}).values())
+        hides = any(each._visibility is not None for each in parts)  # noqa: SLF001
+        if not (hides or self.registry.restricted(method)):
             return None
         hidden: list[str] = []
         for entry in tuple(LISTS[method].entries(self.registry)):
@@ -1056,11 +998,7 @@ class ServedSession:
     async def _call_timed_or_transformed(
         self, tool: RegisteredTool, handling: Handling, arguments: Any
     ) -> Any:
-        """Call a tool that has a time limit, or is transformed; return its value.
-
-        Raises:
-            ToolError: The call was cancelled because the time was over.
-        """
+        """Call a tool that has a time limit, or is transformed; return its value."""
         with trio.move_on_after(math.inf if tool.timeout is None else tool.timeout):
             return await self._call_transformed(tool, handling, arguments)
         raise ToolError(f"{tool.name!r} timed out: it did not finish within {tool.timeout:g} s")
@@ -1129,10 +1067,6 @@ def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
         return decode(raw)
     except ArgumentsError as error:
         raise RequestError(INVALID_PARAMS, f"invalid arguments: {error}") from error
-
-
-def _tool_failure(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
 def _converted(registered: Registered, convert: Callable[[*Values], T], *values: *Values) -> T:

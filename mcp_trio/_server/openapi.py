@@ -41,15 +41,13 @@ from mcp_trio._server.openapi_schemas import (
     is_object,
     unique,
 )
-from mcp_trio._server.results import BYTES_URI, Audio, Image
+from mcp_trio._server.results import BYTES_URI, Audio, Image, tool_failure
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._transports.http_libraries import library_of
 from mcp_trio.errors import ResourceNotFound, SchemaError, ToolError
 from mcp_trio.types import (
-    CallToolResult,
     EmbeddedResource,
     ResourceContents,
-    TextContent,
     ToolAnnotations,
 )
 
@@ -626,7 +624,7 @@ class _Tool:
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
         response = await self.sender.send(ctx, self.template, arguments)
         if not response.is_success:
-            return _error_result(_failure_text(response))
+            return tool_failure(_failure_text(response))
         if self.output is not None:
             return self._structured(response, self.output)
         content = _content(response)
@@ -649,11 +647,7 @@ class _Tool:
         # document has still done what it was asked to, which the model has to know.
         status = _status_text(response.status_code)
         text = f"{status}: the API has answered, but not as its document says ({'; '.join(errors)})"
-        return _error_result(f"{text}\n\n{response.text}")
-
-
-def _error_result(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+        return tool_failure(f"{text}\n\n{response.text}")
 
 
 # Registering -------------------------------------------------------------------------------------

@@ -425,6 +425,11 @@ def tool_result(
     return result_class(content=[TextContent(text=text)], structured_content=structured)
 
 
+def tool_failure(text: str) -> CallToolResult:
+    """Return the result of a tool that has failed, with a text for the model."""
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:
     items = _items(value)
     if any(isinstance(item, _CONTENT_TYPES) for item in items):
