@@ -23,21 +23,16 @@ from trio.lowlevel import in_trio_task
 from mcp_trio._journal.records import encode_body
 from mcp_trio._jsonrpc.messages import encode_request
 from mcp_trio._server.access import Selector, Visibility
-from mcp_trio._server.effects import NO_RESULT, JsonCodec, no_arguments
+from mcp_trio._server.effects import JsonCodec, no_arguments, perform_plain
 from mcp_trio._server.instances import Instance, StoreUnavailableError
-from mcp_trio._session.effects import Effect, perform, perform_without_waiting
+from mcp_trio._session.effects import Effect, perform_without_waiting
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import DivergedError, run_kept
 from mcp_trio._session.json_forms import decode_value, encode_value
 from mcp_trio._session.recorded_errors import encoded_error
-from mcp_trio.errors import (
-    INTERNAL_ERROR,
-    SERVER_BUSY,
-    OutcomeUnknown,
-    RequestError,
-)
+from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
@@ -91,7 +86,6 @@ class KeptValues:
     """The values of one session, and their place in the store of the instances.
 
     Attributes:
-        bytes_max: The most bytes that their JSON may have.
         is_stored: Returns whether the store has the current values.
         publish: Stores these values, with all else that another instance needs to continue the
             session, and waits until the store has them.
@@ -133,9 +127,8 @@ class KeptValues:
 
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
-            self._has_warned = True
-            text = "no other instance can continue a session whose ctx.state %s"
-            logger.warning(text, problem)
+            logger.warning("no other instance can continue a session whose ctx.state %s", problem)
+        self._has_warned = True
 
 
 def load_values(served: "ServedSession", values: bytes) -> None:
@@ -187,8 +180,7 @@ async def keep_values(handling: Handling, served: "ServedSession") -> None:
         assert kept is not None  # A replay does not run the effect.
         await kept.publish()
 
-    effect = Effect(name="session.keep", arguments=no_arguments, run=publish, codec=NO_RESULT)
-    await perform(handling, effect)
+    await perform_plain(handling, "session.keep", None, publish)
 
 
 # Calls ------------------------------------------------------------------------------------------
@@ -428,9 +420,8 @@ async def run_kept_call(handling: Handling, served: "ServedSession") -> Any:
         entries.append(stored)
         return begun
 
-    effect = Effect(name="call.begin", arguments=no_arguments, run=begin, codec=_EARLIER)
     try:
-        earlier = await perform(handling, effect)
+        earlier = await perform_plain(handling, "call.begin", EarlierCall, begin)
         journal = HandlerJournal(earlier.seed, is_kept=True)
         journal.add_earlier(earlier.operations)
         for each in entries:
@@ -445,6 +436,3 @@ async def run_kept_call(handling: Handling, served: "ServedSession") -> Any:
     finally:
         for each in entries:
             each.forget()
-
-
-_EARLIER: Final = JsonCodec[EarlierCall](EarlierCall)

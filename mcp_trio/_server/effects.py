@@ -437,11 +437,9 @@ class JsonCodec(msgspec.Struct, Generic[T], frozen=True):
     kind: Any
 
     def converted(self, value: T) -> tuple[T, bytes]:
-        """Return the value and its JSON."""
         return value, encode_body(value)
 
     def decoded(self, body: bytes) -> T:
-        """Return the value that the JSON encodes."""
         value: T = msgspec.json.decode(body, type=self.kind)
         return value
 
@@ -452,6 +450,12 @@ NO_RESULT: Final = JsonCodec[None](None)
 def no_arguments() -> bytes:
     """Return no arguments, for an effect whose arguments follow from earlier records."""
     return b"{}"
+
+
+async def perform_plain(caller: EffectCaller, name: str, kind: Any, run: Callable[[], Any]) -> Any:
+    """Perform an effect without arguments; `kind` is the type of its result, as for `JsonCodec`."""
+    codec = JsonCodec[Any](kind)
+    return await perform(caller, Effect(name=name, arguments=no_arguments, run=run, codec=codec))
 
 
 _Decode: TypeAlias = Callable[[bytes], Any]
@@ -480,11 +484,7 @@ class _ResultCodec:
     _unchanged_class: type | None
 
     def converted(self, value: Any) -> tuple[Any, bytes]:
-        """Return the value as a replay will get it, and its JSON.
-
-        Raises:
-            TypeError: The value has no JSON form, is too large, or is changed by JSON.
-        """
+        """Return the value as a replay will get it, and its JSON."""
         try:
             body = self.writer.encode(value)
         except Exception as error:  # Users' types and hooks may raise any exception.
@@ -509,11 +509,6 @@ class _ResultCodec:
         return result, body
 
     def decoded(self, body: bytes) -> Any:
-        """Return the value that the JSON encodes.
-
-        Raises:
-            TypeError: The JSON does not fit the annotation.
-        """
         try:
             return self._decode(body)
         except Exception as error:  # Users' types and hooks may raise any exception.

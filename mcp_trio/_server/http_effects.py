@@ -18,7 +18,7 @@ import trio
 
 from mcp_trio._auth.provider_tokens import CREDENTIALS
 from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
-from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context, no_arguments
+from mcp_trio._server.effects import OPAQUE, active_context, perform_plain
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import (
@@ -143,13 +143,10 @@ class EffectTransport(_Transport):
         # The error may have been recorded by a handler that used the other library.
         with errors_converted_to(library):
             response = await perform(context.caller, effect)
+        given = response.body
+        content = given.encode() if isinstance(given, str) else base64.b64decode(given.base64)
         return library.Response(
-            response.status,
-            headers=response.headers,
-            content=response.body.encode()
-            if isinstance(response.body, str)
-            else base64.b64decode(response.body.base64),
-            request=request,
+            response.status, headers=response.headers, content=content, request=request
         )
 
     async def aclose(self) -> None:
@@ -162,11 +159,8 @@ class EffectTransport(_Transport):
         if context is None:
             await self._close_inner()
             return
-        effect = Effect(
-            name=HTTP_CLOSE, arguments=no_arguments, run=self._close_inner, codec=NO_RESULT
-        )
         with trio.CancelScope(shield=True):
-            await perform(context.caller, effect)
+            await perform_plain(context.caller, HTTP_CLOSE, None, self._close_inner)
 
     async def _close_inner(self) -> None:
         if self._inner is not None:
@@ -194,10 +188,7 @@ class EffectClient(httpx2.AsyncClient):
 
 
 async def _send_and_read(
-    sender: Callable[[], Any],
-    request: Any,
-    bytes_max: int,
-    observation: "Observation | None",
+    sender: Callable[[], Any], request: Any, bytes_max: int, observation: "Observation | None"
 ) -> RecordedHttpResponse:
     accepted = request.headers.get("accept-encoding", "")
     request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
@@ -220,12 +211,7 @@ async def _with_credentials(request: Any) -> Any:
 
 
 async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
-    """Return the decoded body.
-
-    Raises:
-        httpx2.ReadError: The body is too large. Errors are those of the request's library.
-        httpx2.DecodingError: The body is encoded in another way than with gzip.
-    """
+    """Return the decoded body, or raise an error of `EffectTransport.handle_async_request`."""
     library = library_of(request)
     too_large = library.ReadError(
         f"the response has more than {bytes_max} bytes (limits.requests.http_effect_bytes_max)"

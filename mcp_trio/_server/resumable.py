@@ -20,7 +20,7 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 import functools
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -38,9 +38,8 @@ from mcp_trio._server.client_requests import (
     prepare_questions,
     question_of,
 )
-from mcp_trio._server.effects import JsonCodec, no_arguments
+from mcp_trio._server.effects import perform_plain
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
-from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all, run_resumably
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
 
 Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
-# The size of the ids of chains, and of the seeds of random numbers.
-_RANDOM_BYTES: Final = 16
+# An id of a chain, or a seed of random numbers.
+_random_hex: Final = functools.partial(secrets.token_hex, 16)
 
 # The member by which the method of an answer is recognised if its question is unknown.
 _METHOD_BY_MEMBER: Final = {
@@ -63,12 +62,7 @@ _METHOD_BY_MEMBER: Final = {
 
 
 class StateUse(msgspec.Struct, frozen=True):
-    """The use of a state by a retry.
-
-    Attributes:
-        before: Whether an earlier retry has used the state.
-        reply: The result of that retry, if the store has kept it.
-    """
+    """Whether an earlier retry has used a state, and its result if the store has kept that."""
 
     before: bool = False
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -101,18 +95,12 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         if params.request_state is not None:
             return await self._answer_retry(handling, served, version)
         if version is not None:
-            state = await _perform_effect(
-                handling,
-                "state.begin",
-                State,
-                lambda: State(
-                    chain=_random_hex(),
-                    round=0,
-                    began=time.time(),
-                    version=version,
-                    seed=_random_hex(),
-                ),
-            )
+
+            def begin() -> State:
+                chain, seed, now = _random_hex(), _random_hex(), time.time()
+                return State(chain=chain, round=0, began=now, version=version, seed=seed)
+
+            state = await perform_plain(handling, "state.begin", State, begin)
             return await self._resume(handling, served, state, {})
         if params.input_responses is not None:
             handling.input_responses = _answers(None, params.input_responses)
@@ -128,9 +116,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             sealed, binding = params.request_state, _binding(handling)
             return self.sealer.open(sealed, binding, version=version or "", now=time.time())
 
-        state: State | None = await _perform_effect(
-            handling, "state.open", State | None, open_state
-        )
+        state: State | None = await perform_plain(handling, "state.open", State | None, open_state)
         if state is None:
             raise invalid_state_error()
         answers = _answers(state.pending, params.input_responses or {})
@@ -146,7 +132,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
                 kept = msgspec.UNSET if reply is None else msgspec.Raw(reply)
                 return StateUse(before=True, reply=kept)
 
-            use = await _perform_effect(handling, "state.take", StateUse, take)
+            use = await perform_plain(handling, "state.take", StateUse, take)
         if use.reply is not msgspec.UNSET:
             return use.reply
         if use.before:
@@ -166,7 +152,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
                 )
             encoded = msgspec.json.encode(kept)
             keep = functools.partial(store.keep, key, encoded, seconds=seconds)
-            await _perform_effect(handling, "state.keep", None, keep)
+            await perform_plain(handling, "state.keep", None, keep)
         return result
 
     # Handlers that ask by their result.
@@ -198,12 +184,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         """Ask a legacy client by requests, round by round, and return the last round's result.
 
         A round without questions is followed by a pause, which grows each time: a stateless client
-        would retry after such a pause.
-
-        Raises:
-            CapabilityMissing: The client did not announce the capability for a question.
-            LocalProtocolError: A question is malformed, or there are too many rounds.
-            Exception: The handler raised it.
+        would retry after such a pause. Errors are those of `answer_round`; too many rounds are a
+        `LocalProtocolError`.
         """
         limits, result = self.sealer.limits, required
         pause_seconds = limits.requests.round_pause_seconds
@@ -211,7 +193,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             questions = _questions_of(result)
             if not questions:
                 pause = functools.partial(trio.sleep, pause_seconds)
-                await _perform_effect(handling, "state.pause", None, pause)
+                await perform_plain(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
             ready = prepare_questions(handling, served, list(questions.values()))
             answers = await ask_all(handling, [question.as_sent() for question in ready])
@@ -276,24 +258,14 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             nonce = secrets.token_bytes(NONCE_BYTES)
             return self.sealer.seal(complete, binding, now=now, nonce=nonce)
 
-        text: str = await _perform_effect(handling, "state.seal", str, seal)
+        text: str = await perform_plain(handling, "state.seal", str, seal)
         return text
-
-
-async def _perform_effect(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
-    codec = JsonCodec[Any](kind)
-    effect: Effect[Any] = Effect(name=name, arguments=no_arguments, run=run, codec=codec)
-    return await perform(handling, effect)
 
 
 # States -----------------------------------------------------------------------------------------
 
 # The first state of a handler that asks by its result; its chain and time are set on sealing.
 _FIRST_STATE: Final = State(chain="", round=0, began=0.0, version="")
-
-
-def _random_hex() -> str:
-    return secrets.token_hex(_RANDOM_BYTES)
 
 
 def _binding(handling: Handling) -> Binding:
