@@ -77,6 +77,10 @@ class SessionValues(msgspec.Struct, frozen=True, omit_defaults=True):
     visibility: list[tuple[Selector, bool]]
     mounted: dict[str, list[tuple[Selector, bool]]] = {}
 
+    def decoded_state(self) -> Any:
+        """Return the dict of `ctx.state`; raise `ValueError` if it cannot be decoded here."""
+        return decode_value(bytes(self.state))
+
 
 _decode_values: Final = msgspec.json.Decoder(SessionValues).decode
 
@@ -140,7 +144,7 @@ def load_values(served: "ServedSession", values: bytes) -> None:
     assert served.kept_values is not None
     if values:
         decoded = _decode_values(values)
-        decode_value(bytes(decoded.state))  # only to check it
+        decoded.decoded_state()  # only to check it
         if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
             raise ValueError(f"no server {min(missing)!r} is mounted here")
     served.kept_values.restored = values
@@ -161,8 +165,7 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
 
     codec = JsonCodec[SessionValues](SessionValues)
     effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
-    values = perform_without_waiting(handling, effect)
-    served.set_values(decode_value(bytes(values.state)), values.visibility, values.mounted)
+    served.set_values(perform_without_waiting(handling, effect))
 
 
 async def keep_values(handling: Handling, served: "ServedSession") -> None:
@@ -405,12 +408,8 @@ def _kept_version(handling: Handling, served: "ServedSession") -> str | None:
 async def run_kept_call(handling: Handling, served: "ServedSession") -> Any:
     """Return the result of a call that another instance can continue.
 
-    If this is cancelled because the session goes on in another instance, the call stays stored.
-
-    Raises:
-        RequestError: The outcome of the call, or of an effect, is unknown, or the store is
-            unavailable.
-        Exception: The handler raised it.
+    If this is cancelled because the session goes on in another instance, the call stays stored. An
+    unknown outcome, or an unavailable store, is a `RequestError`.
     """
     calls, entries, earlier = served.calls, list[_Entries](), EarlierCall("")
 

@@ -8,7 +8,7 @@ value that it returned.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
@@ -29,7 +29,6 @@ from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._server.access import (
     AccessRule,
     Selection,
-    Selector,
     Unregistered,
     Visibility,
 )
@@ -38,6 +37,7 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.continuation import (
     KeptCalls,
     KeptValues,
+    SessionValues,
     is_kept,
     keep_values,
     restore_values,
@@ -194,24 +194,17 @@ class ServedSession:
 
     def encoded_state(self) -> bytes:
         """Return `ctx.state` as JSON; empty bytes if a value in it has no JSON form."""
-        if self.outer is not None:
-            return self.outer.encoded_state()
         try:
-            return encode_value(self._state or {})
+            return encode_value(self.state)
         except ValueError:
             return b""
 
-    def set_values(
-        self,
-        state: dict[str, Any],
-        visibility: Sequence[tuple[Selector, bool]],
-        mounted: Mapping[str, Sequence[tuple[Selector, bool]]],
-    ) -> None:
-        """Set the values of the session, which are those of a `SessionValues`."""
-        self._state = state
-        self._visibility = Visibility.of(visibility) if visibility else None
-        by_name = self.shared.mounted_by_name() if mounted else {}
-        for name, decisions in mounted.items():
+    def set_values(self, values: SessionValues) -> None:
+        """Set the values of the session, which `movable_values` encoded in its former instance."""
+        self._state = values.decoded_state()
+        self._visibility = Visibility.of(values.visibility) if values.visibility else None
+        by_name = self.shared.mounted_by_name() if values.mounted else {}
+        for name, decisions in values.mounted.items():
             part = self.mounted_session(by_name[name])
             part._visibility = Visibility.of(decisions)  # noqa: SLF001
 
