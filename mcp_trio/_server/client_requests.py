@@ -130,12 +130,7 @@ async def ask_client(
 ) -> tuple[Any, ...]:
     """Ask the client several questions at once, and return the answers in their order.
 
-    Raises:
-        CapabilityMissing: The client did not announce a capability that one of the questions needs;
-            nothing is sent.
-        LocalProtocolError: The protocol forbids one of the questions; nothing is sent.
-        RemoteProtocolError: A result is no valid answer.
-        RequestError, RequestTimeout, ConnectionLost: The client did not answer a question.
+    Nothing is sent if the protocol forbids one of them, or the client lacks a capability for it.
     """
     questions = prepare_questions(handling, served, questions)
     results = await ask_all(handling, [question.as_sent() for question in questions])
@@ -369,12 +364,7 @@ class Sampling(ClientQuestion[CreateMessageResult]):
 
     @property
     def _params(self) -> CreateMessageParams:
-        """The complete params; `options` override those in `prompt`.
-
-        Raises:
-            TypeError: An option is unknown, or a message has a wrong type.
-            LocalProtocolError: The results of tools in the conversation do not match the tool uses.
-        """
+        """The complete params; `options` override those in `prompt`."""
         prompt = self.prompt
         if not isinstance(prompt, CreateMessageParams):
             turns = prompt if isinstance(prompt, list | tuple) else [prompt]

@@ -116,11 +116,7 @@ class ReplayLifespan:
 
 
 def reject_use(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
-    """Reject a use of a stand-in.
-
-    Raises:
-        BlockedInReplay: Always.
-    """
+    """Reject a use of a stand-in with `BlockedInReplay`."""
     path: str = object.__getattribute__(stand_in, "_path")
     effect = "use" if path == LIFESPAN else re.findall(r"\w+", path)[-1]
     advice = (
@@ -539,11 +535,7 @@ class EffectCodecs:
         self._cached_decoder = functools.lru_cache(self._new_decoder)
 
     def of(self, function: Any) -> Codec[Any]:
-        """Return the codec for results of a function, as `called_function` returns it.
-
-        Raises:
-            TypeError: Its annotation cannot be resolved, or JSON cannot be decoded as its type.
-        """
+        """Return the codec for results of a function, as `called_function` returns it."""
         if not isinstance(function, types.FunctionType):
             return self._new_codec(function)
         codec = self._codecs.get(function)

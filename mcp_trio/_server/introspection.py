@@ -79,11 +79,7 @@ def returns_awaitable(function: Any) -> bool:
 
 
 def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
-    """Check that each parameter of a handler can receive an argument by name.
-
-    Raises:
-        TypeError: A parameter cannot; the text names function and parameter.
-    """
+    """Check that each parameter of a handler can receive an argument by name; else `TypeError`."""
     code = function.__code__
     # The flags decide for nearly every handler, and save a call of `inspect.signature`.
     if not (code.co_flags & _VARIADIC_FLAGS or code.co_posonlyargcount):

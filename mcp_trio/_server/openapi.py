@@ -725,7 +725,8 @@ class OperationRegistration:
 
     Raises:
         TypeError: The client is no `AsyncClient` of httpx2 or httpx.
-        ValueError: Neither the client nor the document has a base URL.
+        ValueError: Neither the client nor the document has a base URL; or, by `run`, a name in
+            `rename` is invalid or given twice, or no operation has its id.
     """
 
     server: "Server"
@@ -761,11 +762,7 @@ class OperationRegistration:
         self._sender = _Sender(client=client, base_url=base_url)
 
     def run(self) -> OpenApiReport:
-        """Register all operations, and return the outcome of each.
-
-        Raises:
-            ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
-        """
+        """Register all operations, and return the outcome of each."""
         if len(set(self.rename.values())) < len(self.rename):
             raise ValueError("rename= gives one name to several operations")
         self._names.update(dict.fromkeys(self.rename.values()))
@@ -899,11 +896,7 @@ class OperationRegistration:
 
 
 def info_of(document: Document) -> dict[str, str]:
-    """Return the name and the version of a server for a document.
-
-    Raises:
-        ValueError: The document has no valid `info`.
-    """
+    """Return the name and the version of a server for a document."""
     try:
         info = msgspec.convert(document.contents.get("info"), _Info)
     except msgspec.ValidationError as error:

@@ -185,7 +185,8 @@ class Audio(_Media):
 class JsonWriter:
     """An encoder that writes fields as declared, dicts in their order, and sets sorted.
 
-    A value of a type that msgspec does not support is unstructured by `converter`, if given.
+    A value of a type that msgspec does not support is unstructured by `converter`, if given. Each
+    method raises `TypeError` for a value that has no JSON form, or has a part without one.
     """
 
     converter: "Converter | None" = None
@@ -195,21 +196,13 @@ class JsonWriter:
         self._encoder = msgspec.json.Encoder(enc_hook=self._enc_hook)
 
     def encode(self, value: Any) -> bytes:
-        """Return the JSON text of a value.
-
-        Raises:
-            TypeError: The value, or a part of it, has no JSON form.
-        """
+        """Return the JSON text of a value."""
         if value.__class__ not in SCALARS:
             value = self.in_order(value)
         return self._encoder.encode(value)
 
     def plain(self, value: Any) -> Any:
-        """Return the value as lists, dicts, strings and numbers.
-
-        Raises:
-            TypeError: As for `encode`.
-        """
+        """Return the value as lists, dicts, strings and numbers."""
         return msgspec.to_builtins(self.in_order(value), enc_hook=self._enc_hook)
 
     def in_order(self, value: Any) -> Any:
@@ -218,9 +211,6 @@ class JsonWriter:
         A set becomes a list that is sorted by JSON text, an attrs object or dataclass a dict of its
         fields as declared, and a pydantic model its plain JSON. Any other value is returned itself.
         The value that was passed in is never modified.
-
-        Raises:
-            TypeError: A member of a set has no JSON form.
         """
         kind = value.__class__
         return value if kind in SCALARS else _ordering_of(kind)(value, self)
@@ -322,10 +312,6 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-# The keyword by which FastMCP's client recognises a wrapped value.
-_WRAPPED_MARK: Final = "x-fastmcp-wrap-result"
-
-
 class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     """The output schema of a tool.
 
@@ -354,12 +340,11 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
             return self.schema
         own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
         shared = {key: it for key, it in self.schema.items() if key not in own}
-        properties = {"result": own}
         return {
             "type": "object",
-            "properties": properties,
+            "properties": {"result": own},
             "required": ["result"],
-            _WRAPPED_MARK: True,
+            "x-fastmcp-wrap-result": True,  # by which FastMCP's client recognises a wrapped value
             **shared,
         }
 
@@ -537,11 +522,7 @@ def _validation_errors(decodable: Any) -> Callable[[bytes], list[str]]:
 
 
 def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchema:
-    """Return the output schema for a JSON Schema that a tool was registered with.
-
-    Raises:
-        SchemaError: The JSON Schema cannot be used.
-    """
+    """Return the output schema for a JSON Schema; raise `SchemaError` if that cannot be used."""
     from mcp_trio._protocol.json_schema import SchemaValidator  # most servers need none
 
     checker = SchemaValidator(given, name="result", limits=limits)

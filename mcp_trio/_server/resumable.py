@@ -304,9 +304,6 @@ def _answers(
 
     If the questions are unknown, because there is no state, each answer is decoded as the result of
     the method that it looks like.
-
-    Raises:
-        RequestError: An answer is invalid.
     """
 
     def decoded(key: str, method: str | None = None) -> Any:

@@ -472,11 +472,7 @@ class RawSignature(Signature):
 
     @cached_property
     def raw_parameters(self) -> list[str]:
-        """The parameters that receive the values: the first, and others without a default.
-
-        Raises:
-            TypeError: More parameters than values need a value.
-        """
+        """The parameters that receive the values: the first, and others without a default."""
         own = [item for item in self._declared_parameters if item.name != self.context_parameter]
         needed = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
         for item in needed[self.values_max :]:

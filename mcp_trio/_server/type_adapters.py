@@ -138,12 +138,9 @@ _structure_text: Final = functools.partial(structure, strict=False)
 
 
 def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
-    """Return a value of a decodable type, decoded from plain JSON.
+    """Return a value of a decodable type, decoded from plain JSON, or raise `ValidationError`.
 
     If not `strict`, text is accepted for numbers.
-
-    Raises:
-        msgspec.ValidationError: The value does not fit.
     """
     hook = structure if strict else _structure_text
     return msgspec.convert(value, hint, strict=strict, str_keys=True, dec_hook=hook)
@@ -308,11 +305,7 @@ def _is_constrained(metadata: Iterable[Any]) -> bool:
 
 
 def _with_metadata(hint: Any, metadata: Iterable[Any]) -> Any:
-    """Return a decodable type with its constraints in a form that msgspec supports.
-
-    Raises:
-        TypeError: A constraint is unknown, or does not suit the type.
-    """
+    """Return a decodable type with its constraints in a form that msgspec supports."""
     import annotated_types as at
 
     constraints: list[Any] = []
