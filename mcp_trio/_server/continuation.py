@@ -57,10 +57,6 @@ def _has_mark(handling: Handling, name: str) -> bool:
 # The store has JSON (`_session/json_forms.py`). A session with a value that has no JSON form, such
 # as a function, ends with its owner, and so does a session with too many bytes.
 
-# The marks of restored and kept values.
-VALUES_RESTORED: Final = "session.restored"
-VALUES_KEPT: Final = "session.kept"
-
 NO_VALUES: Final = b""
 
 
@@ -80,9 +76,6 @@ class SessionValues(msgspec.Struct, frozen=True, omit_defaults=True):
     def decoded_state(self) -> Any:
         """Return the dict of `ctx.state`; raise `ValueError` if it cannot be decoded here."""
         return decode_value(bytes(self.state))
-
-
-_decode_values: Final = msgspec.json.Decoder(SessionValues).decode
 
 
 @attrs.define(eq=False, repr=False)
@@ -143,7 +136,7 @@ def load_values(served: "ServedSession", values: bytes) -> None:
     """
     assert served.kept_values is not None
     if values:
-        decoded = _decode_values(values)
+        decoded = msgspec.json.decode(values, type=SessionValues)
         decoded.decoded_state()  # only to check it
         if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
             raise ValueError(f"no server {min(missing)!r} is mounted here")
@@ -155,13 +148,13 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
     # A session without instances has no `kept_values`, and neither has a replay.
     kept = served.kept_values
     may_restore = handling.sequencer.replays if kept is None else bool(kept.restored)
-    if not (may_restore and _has_mark(handling, VALUES_RESTORED)):
+    if not (may_restore and _has_mark(handling, "session.restored")):
         return
 
     def take() -> SessionValues:
         assert kept is not None  # A replay does not run the effect.
         restored, kept.restored = kept.restored, NO_VALUES
-        return _decode_values(restored)
+        return msgspec.json.decode(restored, type=SessionValues)
 
     codec = JsonCodec[SessionValues](SessionValues)
     effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
@@ -176,7 +169,7 @@ async def keep_values(handling: Handling, served: "ServedSession") -> None:
     """
     kept = served.kept_values
     may_keep = handling.sequencer.replays if kept is None else not kept.is_stored()
-    if not (may_keep and _has_mark(handling, VALUES_KEPT)):
+    if not (may_keep and _has_mark(handling, "session.kept")):
         return
 
     async def publish() -> None:
@@ -203,12 +196,8 @@ async def keep_values(handling: Handling, served: "ServedSession") -> None:
 # is removed from the store. The outcome is also unknown if the handler does something else when it
 # runs again, or finds another `ctx.state`.
 
-KEPT_CALL: Final = "call.kept"
-"""The name of the mark in the recording of a call that is kept."""
-
 _UNKNOWN: Final = "the instance that ran this {} was lost: its outcome is unknown"
 _BEGUN: Final = "cmd"  # the kind of an operation without an outcome
-_SEED_BYTES: Final = 16
 
 
 class KeptRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -233,11 +222,6 @@ class EarlierCall(msgspec.Struct, frozen=True):
     has_unknown: bool = False
 
 
-_encode: Final = msgspec.json.Encoder().encode
-_decode_request: Final = msgspec.json.Decoder(KeptRequest).decode
-_decode_operation: Final = msgspec.json.Decoder(FinishedOperation).decode
-
-
 @attrs.define(eq=False, repr=False)
 class KeptCalls:
     """The calls of one session, in the store of the instances.
@@ -256,7 +240,7 @@ class KeptCalls:
     has_left: bool = attrs.field(default=False, init=False)
     requests: dict[RequestId, bytes] = attrs.field(factory=dict[RequestId, bytes], init=False)
     _earlier: dict[RequestId, tuple[KeptRequest, Sequence[FinishedOperation]]] = attrs.field(
-        factory=dict[RequestId, tuple[KeptRequest, Sequence[FinishedOperation]]], init=False
+        factory=dict[Any, Any], init=False
     )
 
     def load(self, stored: Mapping[str, Mapping[int, bytes]]) -> None:
@@ -264,8 +248,11 @@ class KeptCalls:
         for call, entries in list(stored.items()):
             numbers = range(len(entries))
             if all(number in entries for number in numbers):
-                request = _decode_request(entries[0])
-                operations = [_decode_operation(entries[number]) for number in numbers[1:]]
+                request = msgspec.json.decode(entries[0], type=KeptRequest)
+                operations = [
+                    msgspec.json.decode(entries[number], type=FinishedOperation)
+                    for number in numbers[1:]
+                ]
                 request_id = msgspec.json.decode(call, type=RequestId)
                 self._earlier[request_id] = request, operations
                 self.requests[request_id] = request.message
@@ -293,8 +280,8 @@ class KeptCalls:
             method, params = handling.request.method.name, handling.request.params
             depth_max = handling.limits.messages.json_depth_max
             message = encode_request(request_id, method, params, json_depth_max=depth_max)
-            request = KeptRequest(message, version, secrets.token_hex(_SEED_BYTES))
-            self.instance.post_call_entry(self.session_id, call, 0, _encode(request))
+            request = KeptRequest(message, version, secrets.token_hex(16))
+            self.instance.post_call_entry(self.session_id, call, 0, encode_body(request))
         elif request.version != version:
             entries.forget()
             raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))
@@ -321,9 +308,7 @@ class _Entries:
     calls: KeptCalls
     call: str
     earlier: Iterable[FinishedOperation]
-    _numbers: dict[tuple[str, int], int] = attrs.field(
-        factory=dict[tuple[str, int], int], init=False
-    )
+    _numbers: dict[tuple[str, int], int] = attrs.field(factory=dict[Any, int], init=False)
     _size: int = attrs.field(default=0, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
 
@@ -345,7 +330,7 @@ class _Entries:
         """
         if self._is_forgotten:
             return
-        calls, entry = self.calls, _encode(FinishedOperation(operation, _BEGUN))
+        calls, entry = self.calls, encode_body(FinishedOperation(operation, _BEGUN))
         number = self._number(operation)
         try:
             await calls.instance.store_call_entry(calls.session_id, self.call, number, entry)
@@ -370,8 +355,8 @@ class _Entries:
             logger.warning(text, self.call, f"limits.http.kept_call_bytes_max={bytes_max}")
             self.forget()
             return
-        number = self._number(operation.id)
-        calls.instance.post_call_entry(calls.session_id, self.call, number, _encode(operation))
+        number, entry = self._number(operation.id), encode_body(operation)
+        calls.instance.post_call_entry(calls.session_id, self.call, number, entry)
 
     def forget(self) -> None:
         """Remove the call, which has ended or is too large, from the store."""
@@ -396,7 +381,7 @@ def is_kept(handling: Handling, served: "ServedSession") -> bool:
         handling.sequencer.replays if calls is None else calls.is_continued(handling.request.id)
     )
     may_keep = is_continued or _kept_version(handling, served) is not None
-    return may_keep and _has_mark(handling, KEPT_CALL)
+    return may_keep and _has_mark(handling, "call.kept")
 
 
 def _kept_version(handling: Handling, served: "ServedSession") -> str | None:

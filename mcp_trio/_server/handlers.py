@@ -99,8 +99,6 @@ _Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
 logger = logging.getLogger("mcp_trio")
 
-_NO_SCOPES: Final = frozenset[str]()
-
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 T = TypeVar("T")
@@ -922,7 +920,7 @@ class ServedSession:
 
     async def _denial(self, handling: Handling, rule: AccessRule) -> AccessDenied | None:
         settings = self._auth_settings
-        granted = _NO_SCOPES if settings is None else settings.granted(self.auth_of(handling))
+        granted = frozenset[str]() if settings is None else settings.granted(self.auth_of(handling))
         return await rule.denial(granted, Context(handling, self))
 
     async def _check_access(self, handling: Handling, rule: AccessRule) -> None:

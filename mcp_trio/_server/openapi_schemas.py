@@ -105,7 +105,7 @@ class Document:
     _names_by_reference: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     _references_by_name: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     _definitions: dict[tuple[Direction, str], _Definition] = attrs.field(
-        factory=dict[tuple[Direction, str], "_Definition"], init=False
+        factory=dict[Any, _Definition], init=False
     )
 
     def __attrs_post_init__(self) -> None:

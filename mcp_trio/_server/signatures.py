@@ -111,8 +111,6 @@ _SPHINX: Final = DocstringStyle(
     parameter_titles=frozenset({"param", "parameter", "arg", "argument", "key", "keyword"}),
 )
 
-_STYLES: Final = (_GOOGLE, _NUMPY, _SPHINX)
-
 
 class Docstring(msgspec.Struct, frozen=True, gc=False):
     """A parsed docstring: the prose outside of sections, and the text for each parameter."""
@@ -130,7 +128,7 @@ def parse_docstring(text: str) -> Docstring:
     clean = inspect.cleandoc(text)
     if "\n" not in clean and not clean.startswith(":"):
         return Docstring(clean, {})  # A single line has no sections, but those of Sphinx.
-    parsed = (_parse_as(style, clean) for style in _STYLES)
+    parsed = (_parse_as(style, clean) for style in (_GOOGLE, _NUMPY, _SPHINX))
     # The docstring has the style that finds the most parameters; of several, the one that leaves
     # the shortest description, since it recognises the most sections.
     return max(parsed, key=lambda found: (len(found.parameters), -len(found.description)))
@@ -160,7 +158,6 @@ Handler = Callable[..., Any]
 # object inside it, for all later calls.
 _MUTABLE_DEFAULTS: Final = (list, dict, set, bytearray, tuple)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
-_CONTEXT_NAME: Final = "ctx"
 # The annotations of nearly all handlers; `is_plain` compares hints, which takes longer.
 _PLAIN_TYPES: Final = (str, int, float, bool)
 _read_text: Final = partial(convert, strict=False)
@@ -306,7 +303,7 @@ class Signature:
             names = [
                 item.name
                 for item in self._declared_parameters
-                if item.name == _CONTEXT_NAME and item.annotation is inspect.Parameter.empty
+                if item.name == "ctx" and item.annotation is inspect.Parameter.empty
             ]
         if len(names) > 1:
             label = parameter_label(self._function, names[1])

@@ -523,8 +523,6 @@ def _is_about_missing(error: Exception, value: Any) -> bool:
 
 # Types of pydantic ------------------------------------------------------------------------------
 
-_encode: Final = msgspec.json.Encoder().encode
-
 
 def is_pydantic(hint: Any) -> bool:
     """Return whether pydantic decodes the type: its classes, and types with its `Field`."""
@@ -564,7 +562,7 @@ def _with_sorted_sets(plain: Any, value: Any) -> Any:
     """Return `plain` with each set of `value` sorted, since the hash seed decides their order."""
     kinds = plain.__class__, value.__class__
     if kinds in ((list, set), (list, frozenset)):
-        return sorted(plain, key=_encode)
+        return sorted(plain, key=msgspec.json.encode)
     if kinds in ((list, list), (list, tuple)) and len(plain) == len(value):
         return [*map(_with_sorted_sets, plain, value)]
     if kinds == (dict, dict) and len(plain) == len(value):
@@ -593,7 +591,7 @@ class PydanticDecoder(CustomDecoder):
     def read(self, value: Any, *, strict: bool) -> Any:  # noqa: ARG002 - its types are strict by their own rules
         try:
             # A strict model accepts a date or a tuple only from JSON text.
-            return _pydantic_adapter(self.hint).validate_json(_encode(value))
+            return _pydantic_adapter(self.hint).validate_json(msgspec.json.encode(value))
         except importlib.import_module("pydantic").ValidationError as error:
             errors: list[tuple[str, str]] = []
             for each in error.errors(include_url=False, include_context=False, include_input=False):
@@ -655,14 +653,10 @@ def _pydantic_path(location: Sequence[str | int], value: Any, *, is_missing: boo
     path = ""
     for key in location:
         keys = range(len(value)) if value.__class__ is list else value
-        if _KEY_TYPES.get(value.__class__) is type(key) and key in keys:
+        if (value.__class__, type(key)) in ((dict, str), (list, int)) and key in keys:
             path += path_step(key)
             value = value[key]
     return path + path_step(location[-1]) if is_missing else path
-
-
-# The type of the keys of each container.
-_KEY_TYPES: Final[dict[type, type]] = {dict: str, list: int}
 
 
 # JSON Schemas -----------------------------------------------------------------------------------
@@ -846,9 +840,6 @@ def with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 # From annotations to decodable types -------------------------------------------------------------
 
-# The beginning of msgspec's error for a union whose members it cannot tell apart.
-_REJECTS_UNIONS: Final = "Type unions"
-
 
 @attrs.frozen(eq=False, repr=False)
 class TypeAdapter:
@@ -936,7 +927,8 @@ def _is_union_accepted(union: Any) -> bool:
     try:
         msgspec.json.Decoder(union)
     except TypeError as error:
-        return not str(error).startswith(_REJECTS_UNIONS)
+        # This is the beginning of the text if msgspec cannot tell the members apart.
+        return not str(error).startswith("Type unions")
     return True
 
 
