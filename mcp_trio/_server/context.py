@@ -116,17 +116,9 @@ class Locks:
     _locks: dict[tuple[object, str], _Lock] = attrs.field(factory=dict[Any, Any], init=False)
 
     async def acquire(self, handling: Handling, name: str, holder: object) -> None:
-        """Wait for a lock, first come, first served, and hold it for `holder`.
+        """Wait for a lock, first come, first served, and hold it for `holder`, as an effect.
 
-        If this is cancelled, the lock is not held.
-
-        Args:
-            handling: The handler that takes the lock, and records this as its effect.
-            name: The name of the lock.
-            holder: The task, or the bridge of the thread, that holds the lock.
-
-        Raises:
-            RuntimeError: The lock is held by `holder`, or by a handler that waits for this one.
+        The holder is a task, or the bridge of a thread. If this is cancelled, the lock is not held.
         """
         key = (trio.lowlevel.current_trio_token(), name)
         lock = self._locks.get(key)

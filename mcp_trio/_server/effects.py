@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 # The stand-in for the lifespan ------------------------------------------------------------------
 
 LIFESPAN: Final = "ctx.lifespan"
-"""The path of the stand-in for the complete value."""
 
 _ENCODED_STAND_IN: Final = rf'<{re.escape(LIFESPAN)}(\.\w+|\["[^"]*"\])*>'
 

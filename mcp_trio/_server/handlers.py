@@ -111,10 +111,8 @@ class ServedSession:
 
     Attributes:
         shared: The state that all sessions of the server share.
-        registry: The registry of the server.
         announcer: Sends notifications of changes to the client.
         lifespan: The value of the server's lifespan.
-        http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
         outer: For a mounted server, the `ServedSession` of the server whose session this is.
         mounted_lifespans: The values of the lifespans of mounted servers.
@@ -152,7 +150,6 @@ class ServedSession:
 
     @property
     def server(self) -> "Server":
-        """The server."""
         return self.shared.server
 
     @property

@@ -295,6 +295,7 @@ BYTES_URI: Final = "result:bytes"
 _TEXT_TYPE: Final = "text/plain"
 _BYTES_TYPE: Final = "application/octet-stream"
 
+_BYTES: Final = (bytes, bytearray, memoryview)
 _ROLES: Final = frozenset(get_args(Role))
 
 T = TypeVar("T")
@@ -433,9 +434,7 @@ _CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
 _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     type(None): lambda _: [],
     str: lambda text: [TextContent(text=text)],
-    bytes: _blob_contents,
-    bytearray: _blob_contents,
-    memoryview: _blob_contents,
+    **dict.fromkeys(_BYTES, _blob_contents),
     **dict.fromkeys(get_args(Content), lambda content: [content]),
     Image: lambda image: [ImageContent(data=_base64(image.data), mime_type=image.mime_type)],
     Audio: lambda audio: [AudioContent(data=_base64(audio.data), mime_type=audio.mime_type)],
@@ -445,7 +444,7 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 # Output schemas ---------------------------------------------------------------------------------
 
 # Types whose values are not data for programs, and types of which that is not known.
-_NO_DATA: Final = (bytes, bytearray, memoryview, Result)
+_NO_DATA: Final = (*_BYTES, Result)
 _ANYTHING: Final = (Any, object)
 
 
@@ -453,15 +452,9 @@ def output_schema_of(signature: "Signature", *, structured: bool | None) -> Outp
     """Return the output schema of a tool by its return annotation.
 
     The result is None if the tool has no structured output: it returns bytes, content or complete
-    results, or has no return annotation.
-
-    Args:
-        signature: The signature of the tool's handler.
-        structured: True requires structured output, False excludes it. None lets the annotation
-            decide; an annotation that cannot be decoded then means no structured output.
-
-    Raises:
-        TypeError: `structured` is True, but the annotation has no JSON Schema.
+    results, or has no return annotation. If `structured` is True, the annotation must have a JSON
+    Schema, or a `TypeError` is raised; False excludes structured output. None lets the annotation
+    decide; an annotation that cannot be decoded then means no structured output.
     """
     if structured is False:
         return None
@@ -604,9 +597,7 @@ def _media_resource(uri: str, mime_type: str | None, media: Image | Audio) -> Re
 
 _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]] = {
     str: _text_resource,
-    bytes: _blob_resource,
-    bytearray: _blob_resource,
-    memoryview: _blob_resource,
+    **dict.fromkeys(_BYTES, _blob_resource),
     Image: _media_resource,
     Audio: _media_resource,
     ResourceContents: lambda _uri, _mime_type, contents: contents,

@@ -66,14 +66,20 @@ class DocstringStyle(msgspec.Struct, frozen=True, kw_only=True):
         section: Splits a docstring into prose and pairs of a section's title and body.
         end: Splits the body of a section from prose that follows it.
         item: Splits the dedented body of a section into pairs of parameter names and text.
-        parameter_titles: The titles of the sections that describe parameters.
     """
 
     section: str
     end: str
     item: str
-    parameter_titles: frozenset[str]
 
+
+# The titles of sections that describe parameters, in all styles.
+_PARAMETER_TITLES: Final = frozenset(
+    {
+        *("Args", "Arguments", "Parameters", "Keyword Args", "Keyword Arguments"),
+        *("Other Parameters", "param", "parameter", "arg", "argument", "key", "keyword"),
+    }
+)
 
 _GOOGLE: Final = DocstringStyle(
     section=(
@@ -82,9 +88,6 @@ _GOOGLE: Final = DocstringStyle(
     ),
     end=r"\n(?=\S)",
     item=r"(?m)^(\w+)[ \t]*(?:\([^\n]*?\))?[ \t]*:",
-    parameter_titles=frozenset(
-        {"Args", "Arguments", "Parameters", "Keyword Args", "Keyword Arguments"}
-    ),
 )
 
 # NumPy does not indent the names of parameters, so only their form distinguishes them from prose.
@@ -98,7 +101,6 @@ _NUMPY: Final = DocstringStyle(
     ),
     end=rf"(?m)\n(?=\S)(?!{_NUMPY_NAMES}{_NUMPY_TYPE})",
     item=rf"(?m)^({_NUMPY_NAMES}){_NUMPY_TYPE}",
-    parameter_titles=frozenset({"Parameters", "Other Parameters"}),
 )
 
 _SPHINX: Final = DocstringStyle(
@@ -108,7 +110,6 @@ _SPHINX: Final = DocstringStyle(
     ),
     end=r"\n(?=\S)",
     item=r"\A[^:\n]*?(\w+)[ \t]*:",
-    parameter_titles=frozenset({"param", "parameter", "arg", "argument", "key", "keyword"}),
 )
 
 
@@ -139,7 +140,7 @@ def _parse_as(style: DocstringStyle, text: str) -> Docstring:
     prose, parameters = [start], dict[str, str]()
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         inside, *after = re.split(style.end, body, maxsplit=1)
-        if title in style.parameter_titles:
+        if title in _PARAMETER_TITLES:
             other, *items = re.split(style.item, textwrap.dedent(inside))
             prose.append(other)
             for names, description in zip(items[::2], items[1::2], strict=True):
@@ -193,7 +194,6 @@ class Parameter(msgspec.Struct, frozen=True):
     """A parameter that receives an argument of the call.
 
     Attributes:
-        name: The name, in Python and in JSON.
         hint: The type, in a form that msgspec decodes.
         default: The default, or `msgspec.NODEFAULT` for a required parameter.
         is_mutable: True if the default is copied for each call.
