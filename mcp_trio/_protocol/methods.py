@@ -8,7 +8,7 @@ removes a method adds `until`. Users add rows of their own with `custom_method`.
 import enum
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -66,7 +66,7 @@ class SessionTrigger(FastEnum):
     CLOSE = enum.auto()  # not a message: the session is closed
 
 
-class RequiredCapability(msgspec.Struct, frozen=True, kw_only=True):
+class RequiredCapability(msgspec.Struct, frozen=True):
     """A capability that a method requires.
 
     Attributes:
@@ -86,7 +86,11 @@ def _protocol_versions(row: "Method") -> frozenset[ProtocolVersion]:
     return frozenset(each for each in versions if is_between(each, row.since, row.until))
 
 
-@attrs.frozen(kw_only=True)
+def _usual_trigger(row: "Method") -> SessionTrigger:
+    return SessionTrigger.NOTIFICATION if row.result is None else SessionTrigger.REQUEST
+
+
+@attrs.frozen
 class Method:
     """A row of the table.
 
@@ -95,8 +99,8 @@ class Method:
         senders: The roles that send it.
         params: The type of its params: one of `types`, or any that msgspec decodes.
         result: The type of its result; None for a notification.
-        trigger: The kind of the message, by which it changes the state of the session.
         required_capability: The capability that it requires, if any.
+        trigger: The kind of the message, by which it changes the state of the session.
         since: The first protocol version that has the method; None for the oldest.
         until: The last protocol version that has the method; None for the newest.
         has_rounds: Whether a stateless server may respond with an `InputRequiredResult`.
@@ -114,8 +118,8 @@ class Method:
     senders: frozenset[Role]
     params: Any
     result: Any = None
-    trigger: SessionTrigger
     required_capability: RequiredCapability | None = None
+    trigger: SessionTrigger = attrs.field(default=attrs.Factory(_usual_trigger, takes_self=True))
     since: str | None = None
     until: str | None = None
     has_rounds: bool = False
@@ -124,10 +128,7 @@ class Method:
     needs_subscription: bool = False
     is_custom: bool = False
     is_request: bool = attrs.field(
-        default=attrs.Factory(lambda row: row.result is not None, takes_self=True),
-        init=False,
-        eq=False,
-        repr=False,
+        default=attrs.Factory(lambda row: row.result is not None, takes_self=True), init=False
     )
     protocol_versions: frozenset[ProtocolVersion] = attrs.field(
         default=attrs.Factory(_protocol_versions, takes_self=True), init=False, eq=False, repr=False
@@ -180,60 +181,6 @@ def _too_deep() -> msgspec.ValidationError:
     return msgspec.ValidationError("nested too deeply")
 
 
-class _Options(TypedDict, total=False):
-    required_capability: RequiredCapability
-    since: str
-    until: str
-    has_rounds: bool
-    is_cacheable: bool
-    is_subscription: bool
-    needs_subscription: bool
-
-
-def _request(
-    name: str,
-    senders: frozenset[Role],
-    params: type[types.Params],
-    result: Any,
-    trigger: SessionTrigger = SessionTrigger.REQUEST,
-    **options: Unpack[_Options],
-) -> Method:
-    return Method(
-        name=name, senders=senders, params=params, result=result, trigger=trigger, **options
-    )
-
-
-def _notification(
-    name: str,
-    senders: frozenset[Role],
-    params: type[types.Params],
-    trigger: SessionTrigger = SessionTrigger.NOTIFICATION,
-    **options: Unpack[_Options],
-) -> Method:
-    return Method(name=name, senders=senders, params=params, trigger=trigger, **options)
-
-
-def _list(name: str, result: type[types.PaginatedResult], capability: RequiredCapability) -> Method:
-    return _request(
-        name,
-        CLIENT,
-        types.PaginatedParams,
-        result,
-        required_capability=capability,
-        is_cacheable=True,
-    )
-
-
-def _list_changed(name: str, capability: RequiredCapability) -> Method:
-    return _notification(
-        name,
-        SERVER,
-        types.EmptyParams,
-        required_capability=capability,
-        needs_subscription=True,
-    )
-
-
 INITIALIZE: Final = "initialize"
 INITIALIZED: Final = "notifications/initialized"
 DISCOVER: Final = "server/discover"
@@ -244,26 +191,30 @@ CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
-_TOOLS: Final = RequiredCapability(holder=Role.SERVER, path="tools")
-_RESOURCES: Final = RequiredCapability(holder=Role.SERVER, path="resources")
-_SUBSCRIPTIONS: Final = RequiredCapability(holder=Role.SERVER, path="resources.subscribe")
-_PROMPTS: Final = RequiredCapability(holder=Role.SERVER, path="prompts")
-_LOGGING: Final = RequiredCapability(holder=Role.SERVER, path="logging")
-_SAMPLING: Final = RequiredCapability(holder=Role.CLIENT, path="sampling")
-_ROOTS: Final = RequiredCapability(holder=Role.CLIENT, path="roots")
-_ELICITATION: Final = RequiredCapability(holder=Role.CLIENT, path="elicitation")
-_URL_ELICITATION: Final = RequiredCapability(holder=Role.CLIENT, path="elicitation.url")
-_RESOURCE_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="resources.listChanged")
-_TOOL_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="tools.listChanged")
-_PROMPT_CHANGES: Final = RequiredCapability(holder=Role.SERVER, path="prompts.listChanged")
-_ROOT_CHANGES: Final = RequiredCapability(holder=Role.CLIENT, path="roots.listChanged")
+_TOOLS: Final = RequiredCapability(Role.SERVER, "tools")
+_RESOURCES: Final = RequiredCapability(Role.SERVER, "resources")
+_SUBSCRIPTIONS: Final = RequiredCapability(Role.SERVER, "resources.subscribe")
+_PROMPTS: Final = RequiredCapability(Role.SERVER, "prompts")
+_LOGGING: Final = RequiredCapability(Role.SERVER, "logging")
 
 # The last protocol version with a handshake, and the first without.
 _LEGACY: Final = "2025-11-25"
 _STATELESS: Final = "2026-07-28"
 
+
+def _list(name: str, result: type[types.PaginatedResult], capability: RequiredCapability) -> Method:
+    return Method(name, CLIENT, types.PaginatedParams, result, capability, is_cacheable=True)
+
+
+def _list_changed(lists: str) -> Method:
+    name, capability = f"notifications/{lists}/list_changed", f"{lists}.listChanged"
+    required = RequiredCapability(Role.SERVER, capability)
+    return Method(name, SERVER, types.EmptyParams, None, required, needs_subscription=True)
+
+
+# Each row: the name, the senders, the types of params and result, and the required capability.
 _ROWS: Final = (
-    _request(
+    Method(
         INITIALIZE,
         CLIENT,
         types.InitializeParams,
@@ -271,7 +222,7 @@ _ROWS: Final = (
         trigger=SessionTrigger.INITIALIZE,
         until=_LEGACY,
     ),
-    _request(
+    Method(
         DISCOVER,
         CLIENT,
         types.EmptyParams,
@@ -279,65 +230,55 @@ _ROWS: Final = (
         since=_STATELESS,
         is_cacheable=True,
     ),
-    _request(
+    Method(
         PING, BOTH, types.EmptyParams, types.EmptyResult, trigger=SessionTrigger.PING, until=_LEGACY
     ),
     _list("tools/list", types.ListToolsResult, _TOOLS),
-    _request(
-        "tools/call",
-        CLIENT,
-        types.CallToolParams,
-        types.CallToolResult,
-        required_capability=_TOOLS,
-        has_rounds=True,
+    Method(
+        "tools/call", CLIENT, types.CallToolParams, types.CallToolResult, _TOOLS, has_rounds=True
     ),
     _list("resources/list", types.ListResourcesResult, _RESOURCES),
     _list("resources/templates/list", types.ListResourceTemplatesResult, _RESOURCES),
-    _request(
+    Method(
         "resources/read",
         CLIENT,
         types.ReadResourceParams,
         types.ReadResourceResult,
-        required_capability=_RESOURCES,
+        _RESOURCES,
         has_rounds=True,
         is_cacheable=True,
     ),
-    _request(
+    Method(
         "resources/subscribe",
         CLIENT,
         types.SubscribeParams,
         types.EmptyResult,
-        required_capability=_SUBSCRIPTIONS,
+        _SUBSCRIPTIONS,
         until=_LEGACY,
     ),
-    _request(
+    Method(
         "resources/unsubscribe",
         CLIENT,
         types.UnsubscribeParams,
         types.EmptyResult,
-        required_capability=_SUBSCRIPTIONS,
+        _SUBSCRIPTIONS,
         until=_LEGACY,
     ),
     _list("prompts/list", types.ListPromptsResult, _PROMPTS),
-    _request(
+    Method(
         "prompts/get",
         CLIENT,
         types.GetPromptParams,
         types.GetPromptResult,
-        required_capability=_PROMPTS,
+        _PROMPTS,
         has_rounds=True,
     ),
     # Requires no capability here, because the oldest protocol version has none for completions.
-    _request("completion/complete", CLIENT, types.CompleteParams, types.CompleteResult),
-    _request(
-        "logging/setLevel",
-        CLIENT,
-        types.SetLevelParams,
-        types.EmptyResult,
-        required_capability=_LOGGING,
-        until=_LEGACY,
+    Method("completion/complete", CLIENT, types.CompleteParams, types.CompleteResult),
+    Method(
+        "logging/setLevel", CLIENT, types.SetLevelParams, types.EmptyResult, _LOGGING, until=_LEGACY
     ),
-    _request(
+    Method(
         LISTEN,
         CLIENT,
         types.ListenParams,
@@ -345,76 +286,74 @@ _ROWS: Final = (
         since=_STATELESS,
         is_subscription=True,
     ),
-    _request(
+    Method(
         "sampling/createMessage",
         SERVER,
         types.CreateMessageParams,
         types.CreateMessageResult,
-        required_capability=_SAMPLING,
+        RequiredCapability(Role.CLIENT, "sampling"),
         until=_LEGACY,
     ),
-    _request(
+    Method(
         "roots/list",
         SERVER,
         types.EmptyParams,
         types.ListRootsResult,
-        required_capability=_ROOTS,
+        RequiredCapability(Role.CLIENT, "roots"),
         until=_LEGACY,
     ),
-    _request(
+    Method(
         "elicitation/create",
         SERVER,
         types.ElicitParams,
         types.ElicitResult,
-        required_capability=_ELICITATION,
+        RequiredCapability(Role.CLIENT, "elicitation"),
         since="2025-06-18",
         until=_LEGACY,
     ),
-    _notification(
+    Method(
         INITIALIZED, CLIENT, types.EmptyParams, trigger=SessionTrigger.INITIALIZED, until=_LEGACY
     ),
-    _notification(CANCELLED, BOTH, types.CancelledParams, trigger=SessionTrigger.REFERENCE),
-    _notification(PROGRESS, BOTH, types.ProgressParams, trigger=SessionTrigger.REFERENCE),
-    _notification(
+    Method(CANCELLED, BOTH, types.CancelledParams, trigger=SessionTrigger.REFERENCE),
+    Method(PROGRESS, BOTH, types.ProgressParams, trigger=SessionTrigger.REFERENCE),
+    Method(
         "notifications/message",
         SERVER,
         types.LoggingMessageParams,
-        trigger=SessionTrigger.LOG,
         required_capability=_LOGGING,
+        trigger=SessionTrigger.LOG,
     ),
-    _notification(
+    Method(
         RESOURCE_UPDATED,
         SERVER,
         types.ResourceUpdatedParams,
         required_capability=_SUBSCRIPTIONS,
         needs_subscription=True,
     ),
-    _list_changed("notifications/resources/list_changed", _RESOURCE_CHANGES),
-    _list_changed("notifications/tools/list_changed", _TOOL_CHANGES),
-    _list_changed("notifications/prompts/list_changed", _PROMPT_CHANGES),
-    _notification(
+    _list_changed("resources"),
+    _list_changed("tools"),
+    _list_changed("prompts"),
+    Method(
         "notifications/roots/list_changed",
         CLIENT,
         types.EmptyParams,
-        required_capability=_ROOT_CHANGES,
+        required_capability=RequiredCapability(Role.CLIENT, "roots.listChanged"),
         until=_LEGACY,
     ),
-    _notification(
+    Method(
         "notifications/elicitation/complete",
         SERVER,
         types.ElicitationCompleteParams,
-        required_capability=_URL_ELICITATION,
+        required_capability=RequiredCapability(Role.CLIENT, "elicitation.url"),
         since=_LEGACY,
         until=_LEGACY,
     ),
-    _notification(
+    Method(
         ACKNOWLEDGED, SERVER, types.AcknowledgedParams, since=_STATELESS, needs_subscription=True
     ),
 )
 
 METHODS: Final = {row.name: row for row in _ROWS}
-
-_NOTIFICATIONS: Final = "notifications/"
 
 
 def custom_method(name: str, *, params: Any = Any, result: Any = Any) -> Method:
@@ -429,17 +368,10 @@ def custom_method(name: str, *, params: Any = Any, result: Any = Any) -> Method:
     known = METHODS.get(name)
     if known is not None:
         row = attrs.evolve(known, params=params, is_custom=True)
-    elif name.startswith(_NOTIFICATIONS):
-        row = Method(name=name, senders=CLIENT, params=params, trigger=SessionTrigger.NOTIFICATION)
+    elif name.startswith("notifications/"):
+        row = Method(name, CLIENT, params)
     else:
-        row = Method(
-            name=name,
-            senders=CLIENT,
-            params=params,
-            result=result,
-            trigger=SessionTrigger.REQUEST,
-            is_custom=True,
-        )
+        row = Method(name, CLIENT, params, result, is_custom=True)
     row.check_types()
     return row
 
