@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
 import msgspec
@@ -32,6 +32,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Batch,
     Decoder,
+    ErrorObject,
     ErrorResponse,
     Malformed,
     Message,
@@ -49,18 +50,6 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.events import (
-    BatchReceived,
-    Event,
-    Ignored,
-    ImmediateResponse,
-    NotificationReceived,
-    ProgressReceived,
-    RequestCancelled,
-    RequestReceived,
-    ResponseReceived,
-    ResponseUnreadable,
-)
 from mcp_trio._protocol.metadata import (
     COMPLETE,
     INPUT_REQUIRED,
@@ -212,6 +201,107 @@ SESSION_TRANSITIONS: Final[
     _State.CLOSED: {},
 }
 """The state after a message, by the state before it, the role of the sender and the trigger."""
+
+
+# The events that received messages become.
+
+
+class RequestReceived(msgspec.Struct, gc=False):
+    """A valid request for a handler."""
+
+    request: IncomingRequest
+
+
+class BatchReceived(msgspec.Struct, gc=False):
+    """Several messages. Pass each to `Connection.receive_batched` after handling the one before.
+
+    `size_bytes` is the average size of the messages.
+    """
+
+    messages: Sequence[Message]
+    size_bytes: int
+
+
+class NotificationReceived(msgspec.Struct, gc=False):
+    """A valid notification; `request` is the open subscription that it belongs to, if any."""
+
+    method: Method
+    params: Any
+    request: OutgoingRequest | None = None
+
+
+class RequestCancelled(msgspec.Struct, gc=False):
+    """The peer has cancelled a request that is not finished."""
+
+    request: IncomingRequest
+    reason: str | None
+
+
+class ProgressReceived(msgspec.Struct, gc=False):
+    """The peer has reported progress on an open request of this side."""
+
+    request: OutgoingRequest
+    params: Any
+
+
+class ResponseReceived(msgspec.Struct, gc=False):
+    """A request of this side has ended; either `result` (raw JSON) or `error` is set."""
+
+    request: OutgoingRequest
+    result: Raw | None
+    error: ErrorObject | None
+
+
+class ResponseUnreadable(msgspec.Struct, gc=False):
+    """A request of this side has ended, because its response is too large or malformed."""
+
+    request: OutgoingRequest
+    error: RemoteProtocolError | OutcomeUnknown
+    counter: str = "unreadable answer"
+
+
+class ImmediateResponse(msgspec.Struct, gc=False):
+    """A response of the protocol itself, to be sent now.
+
+    Attributes:
+        message: The encoded response.
+        id: The id of the request; None if it could not be read.
+        counter: The name of the counter, if the response is an error.
+        text: The text of that error.
+        negotiated: Whether the handshake has just set the protocol version, peer and capabilities.
+        peer: The sender of a stateless request.
+        method: The method of the request; empty if it could not be read.
+        params: The typed params of the request; None if it was rejected.
+    """
+
+    message: bytes
+    id: RequestId | None = None
+    counter: str | None = None
+    text: str | None = None
+    negotiated: bool = False
+    peer: Peer | None = None
+    method: str = ""
+    params: Any = None
+
+
+class Ignored(msgspec.Struct, gc=False):
+    """A message without effect; `counter` names its counter, and `text` is for the log."""
+
+    counter: str
+    text: str
+
+
+Event: TypeAlias = (
+    RequestReceived
+    | BatchReceived
+    | NotificationReceived
+    | RequestCancelled
+    | ProgressReceived
+    | ResponseReceived
+    | ResponseUnreadable
+    | ImmediateResponse
+    | Ignored
+)
 
 
 class _ResultType(msgspec.Struct, rename="camel", gc=False):

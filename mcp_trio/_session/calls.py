@@ -18,14 +18,14 @@ import msgspec
 import trio
 
 from mcp_trio._jsonrpc.channel_messages import Lost
-from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
+    Connection,
     NotificationReceived,
     ProgressReceived,
     ResponseReceived,
     ResponseUnreadable,
 )
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import OutgoingRequest
 from mcp_trio._session.lanes import Lane

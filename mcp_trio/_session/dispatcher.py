@@ -21,8 +21,7 @@ from mcp_trio._journal.records import LOST_MARK, message_name
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_id_replaced
-from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     BatchReceived,
     Ignored,
     ImmediateResponse,
@@ -33,6 +32,7 @@ from mcp_trio._protocol.events import (
     ResponseReceived,
     ResponseUnreadable,
 )
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import (

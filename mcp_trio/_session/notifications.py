@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._protocol.events import NotificationReceived
+from mcp_trio._protocol.connection import NotificationReceived
 from mcp_trio._session.exceptions import exc_info_from_users_code, split_group
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane

@@ -26,7 +26,7 @@ import trio
 
 from mcp_trio._journal.calls import ErrorKind, read_outcome, trace_id_of
 from mcp_trio._journal.conversation import members_of
-from mcp_trio._protocol.events import ImmediateResponse
+from mcp_trio._protocol.connection import ImmediateResponse
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.lanes import without_lane

@@ -15,9 +15,7 @@ from mcp_trio import errors as _errors
 from mcp_trio import types as s
 from mcp_trio._jsonrpc.channel_messages import DecodedMessage
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, Request, malformed
-from mcp_trio._protocol.connection import SessionState
-from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     BatchReceived,
     Ignored,
     ImmediateResponse,
@@ -26,7 +24,9 @@ from mcp_trio._protocol.events import (
     RequestReceived,
     ResponseReceived,
     ResponseUnreadable,
+    SessionState,
 )
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, Peer
 from mcp_trio._protocol.methods import (
     METHODS,

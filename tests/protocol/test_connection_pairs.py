@@ -16,8 +16,7 @@ from hypothesis.stateful import (
 )
 
 from mcp_trio._jsonrpc.messages import encode_error, encode_response
-from mcp_trio._protocol.connection import SessionState
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     Ignored,
     ImmediateResponse,
     ProgressReceived,
@@ -25,6 +24,7 @@ from mcp_trio._protocol.events import (
     RequestReceived,
     ResponseReceived,
     ResponseUnreadable,
+    SessionState,
 )
 from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._protocol.requests import IncomingState, IncomingTrigger, OutgoingState

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Server
 from mcp_trio import types as s
-from mcp_trio._protocol.events import ImmediateResponse, RequestReceived, ResponseReceived
+from mcp_trio._protocol.connection import ImmediateResponse, RequestReceived, ResponseReceived
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mcp_trio import types as s
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     Ignored,
     ImmediateResponse,
     NotificationReceived,

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import Limits
-from mcp_trio._protocol.connection import SESSION_TRANSITIONS, SessionState
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
+    SESSION_TRANSITIONS,
     Ignored,
     ImmediateResponse,
     ProgressReceived,
     RequestCancelled,
     RequestReceived,
+    SessionState,
 )
 from mcp_trio._protocol.methods import METHODS, Role, SessionTrigger
 from mcp_trio._protocol.requests import (

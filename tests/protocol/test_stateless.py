@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from mcp_trio import types as s
-from mcp_trio._protocol.connection import SessionState
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     Ignored,
     ImmediateResponse,
     NotificationReceived,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
+    SessionState,
 )
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,

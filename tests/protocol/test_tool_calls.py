@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.events import ImmediateResponse, RequestReceived
+from mcp_trio._protocol.connection import Connection, ImmediateResponse, RequestReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio.errors import INVALID_PARAMS

@@ -37,9 +37,9 @@ from mcp_trio._jsonrpc.messages import (
     recover,
 )
 from mcp_trio._jsonrpc.sse import Event, EventParser, encode_event
-from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.events import (
+from mcp_trio._protocol.connection import (
     BatchReceived,
+    Connection,
     ImmediateResponse,
     RequestReceived,
     ResponseReceived,
