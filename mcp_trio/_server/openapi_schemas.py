@@ -19,7 +19,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from mcp_trio._protocol.schema_keywords import Pattern
+from mcp_trio._protocol.json_schema import Pattern
 from mcp_trio._server.type_adapters import DEFINITIONS
 
 Schema: TypeAlias = Mapping[str, Any]

@@ -13,8 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcp_trio import Limits
-from mcp_trio._protocol.json_schema import SchemaValidator
-from mcp_trio._protocol.schema_keywords import DIALECTS
+from mcp_trio._protocol.json_schema import DIALECTS, SchemaValidator
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import MessageLimits
 

@@ -29,7 +29,6 @@ _WEBSOCKET: Final = "_transports/trio_websocket.py"
 _READER: Final = "_journal/reader.py"
 _TEMPLATES: Final = "_protocol/uri_templates.py"
 _SCHEMA: Final = "_protocol/json_schema.py"
-_KEYWORDS: Final = "_protocol/schema_keywords.py"
 _STATE: Final = "_server/sealed_state.py"
 
 PLANTED: Final[Sequence[Planted]] = (
@@ -173,7 +172,7 @@ PLANTED: Final[Sequence[Planted]] = (
     ),
     Planted(
         "schemas",
-        _KEYWORDS,
+        _SCHEMA,
         "        except re2.error as error:",
         "        except KeyError as error:",
     ),
