@@ -1,10 +1,9 @@
 """Encoded messages on a channel with attributes: their sender, or the request they belong to.
 
-A transport that has authenticated the sender of a received message returns a `PrincipalMessage` or
-a `DecodedMessage`, which are `bytes` with the sender as an attribute. A message to send that
-belongs to a request is a `RelatedMessage`, which has the id of the request, because a transport may
-have to send it on the stream of that request. A channel returns `Lost` in place of a response that
-will not come.
+A transport that has authenticated the sender of a received message returns a `PrincipalMessage`,
+which is `bytes` with the sender as an attribute. A message to send that belongs to a request is a
+`RelatedMessage`, which has the id of the request, because a transport may have to send it on the
+stream of that request. A channel returns `Lost` in place of a response that will not come.
 """
 
 from collections.abc import Mapping
@@ -118,26 +117,20 @@ def with_sender(message: bytes, auth: AuthInfo | None, client_number: int = 0) -
     return PrincipalMessage(message, auth, client_number)
 
 
-class DecodedMessage(bytes):
+class DecodedMessage(PrincipalMessage):
     """A received message that the transport has decoded already, as HTTP has to.
 
     Attributes:
         message: The decoded message or batch; for a call of a tool perhaps a `ToolCall`.
-        auth: As of `PrincipalMessage`.
-        client_number: As of `PrincipalMessage`.
     """
 
     message: Any
-    auth: AuthInfo | None
-    client_number: int
 
     def __new__(
         cls, data: bytes, message: object, auth: AuthInfo | None, client_number: int = 0
     ) -> Self:
-        self = bytes.__new__(cls, data)
+        self = PrincipalMessage.__new__(cls, data, auth, client_number)
         self.message = message
-        self.auth = auth
-        self.client_number = client_number
         return self
 
 

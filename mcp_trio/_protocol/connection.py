@@ -19,7 +19,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 import attrs
@@ -327,12 +326,6 @@ def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
-# A tuple, because the union of the two would be created anew by each `isinstance`.
-_WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
-
-_NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
 def _counter() -> Counter[str]:
     return Counter()  # not `Counter[str]()`, which stores the alias on each instance
 
@@ -373,7 +366,7 @@ class Connection:
     get_capabilities: Callable[[], types.ServerCapabilities] | None = None
     protocol_versions: Sequence[str] = ALL_PROTOCOL_VERSIONS
     request_metadata: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    result_types: Mapping[str, Any] = _NO_RESULT_TYPES
+    result_types: Mapping[str, Any] = NO_ITEMS
 
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
@@ -427,7 +420,7 @@ class Connection:
         if type(data) is Oversized:
             return self._receive_oversized(data)
         # Most messages are plain bytes, for which `isinstance` need not be called.
-        if type(data) is not bytes and isinstance(data, _WITH_SENDER):
+        if type(data) is not bytes and isinstance(data, PrincipalMessage):
             self._auth, self._client_number = data.auth, data.client_number
         else:
             self._auth, self._client_number = None, 0
@@ -981,10 +974,7 @@ class Connection:
     ) -> None:
         """Set the peer for the rest of the session."""
         self.peer = Peer(
-            protocol_version=protocol_version,
-            capabilities=capabilities,
-            info=info,
-            auth=auth,
+            protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
         )
 
     # Sending responses and notifications.

@@ -22,7 +22,6 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._jsonrpc.channel_messages import (
     AuthInfo,
-    DecodedMessage,
     Lost,
     PrincipalMessage,
     RelatedMessage,
@@ -164,7 +163,7 @@ class LivePeer:
         while received := await self.channel.receive():
             for data in received:
                 sender: AuthInfo | None = None
-                if isinstance(data, (PrincipalMessage, DecodedMessage)):
+                if isinstance(data, PrincipalMessage):
                     sender = data.auth
                 for message in self._decode(data):
                     handle(message, sender)
