@@ -113,10 +113,6 @@ class StateStore(Protocol):
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 _UNKNOWN: Final = "the event id is unknown, or its stream is no longer stored"
 
-_NumberedEvent: TypeAlias = tuple[int, bytes]
-"""The number of an event among those of all streams, and its data. Older events have lower numbers.
-"""
-
 _EndedStream: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
 """The number of a stream, the number in it of its first stored event, and the data from there on.
 
@@ -127,10 +123,14 @@ bytes.
 
 @attrs.define(eq=False, repr=False)
 class _Stream:
-    """The newest events of an open stream; `next_number` is that of the next event in it."""
+    """An open stream: the number in it of the next event, and its newest events.
+
+    The number of an event in `events` is that among the events of all streams, which tells their
+    age.
+    """
 
     next_number: int
-    events: list[_NumberedEvent]
+    events: list[tuple[int, bytes]]
 
     def ended(self, number: int) -> _EndedStream:
         """Return the stream, which has this number, as an ended one."""
@@ -140,7 +140,7 @@ class _Stream:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class MemoryEventStore:
-    """An event store in memory: the newest events of one session's streams.
+    """An `EventStore` in memory: the newest events of one session's streams.
 
     The id of an event consists of the number of its stream and its number in the stream.
 
@@ -171,7 +171,7 @@ class MemoryEventStore:
         return self._streams_opened
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """Store a new stream that has ended; return the ids of an empty event and of the others."""
+        """Store a new stream that has ended."""
         self._streams_opened = number = self._streams_opened + 1
         size, ids = 0, [_event_id(number, 1)]
         for data in events:
@@ -186,11 +186,7 @@ class MemoryEventStore:
         return ids
 
     def keep(self, stream: int, data: bytes) -> str:
-        """Store the next event of a stream; return its id.
-
-        Raises:
-            KeyError: The stream is not open.
-        """
+        """Store the next event of a stream."""
         opened = self._open[stream]
         event_id = _event_id(stream, opened.next_number)
         opened.next_number += 1
@@ -206,11 +202,7 @@ class MemoryEventStore:
         return event_id
 
     def after(self, event_id: str) -> tuple[int, list[tuple[str, bytes]]]:
-        """Return the number of an event's stream, and the ids and data of all events after it.
-
-        Raises:
-            LookupError: The id was never issued, or not all events after it are still stored.
-        """
+        """Return the number of an event's stream, and all events after it."""
         match = _EVENT_ID.fullmatch(event_id)
         if match is None:
             raise LookupError(_UNKNOWN)
@@ -231,11 +223,7 @@ class MemoryEventStore:
         ]
 
     def close_stream(self, stream: int) -> None:
-        """End a stream.
-
-        Raises:
-            KeyError: The stream is not open.
-        """
+        """End a stream."""
         closed = self._open.pop(stream)
         if closed.events:
             self._ended.append(closed.ended(stream))
@@ -277,8 +265,7 @@ class MemoryEventStore:
                 self._forget_first(min(streams, key=lambda stream: stream.events[0][0]))
 
     def _forget_first(self, stream: _Stream) -> None:
-        _, data = stream.events.pop(0)
-        self._count_forgotten(data)
+        self._count_forgotten(stream.events.pop(0)[1])
 
     def _count_forgotten(self, data: bytes) -> None:
         self._kept_events -= 1
