@@ -22,10 +22,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def missing_attribute(class_name: str, owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that an object lacks; its text says what to write instead.
 
-    Args:
-        class_name: The name of the object's class, a key of `other_sdk_names.ATTRIBUTES`.
-        owner: The object.
-        name: The name of the attribute.
+    `class_name` is a key of `other_sdk_names.ATTRIBUTES`.
     """
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
@@ -42,10 +39,7 @@ def missing_attribute(class_name: str, owner: object, name: str) -> AttributeErr
 def check_option_names(subject: str, options: Iterable[str], known: Collection[str]) -> None:
     """Raise a `TypeError` for an unknown option; its text suggests the known one that is close.
 
-    Args:
-        subject: The beginning of the text, such as "a WebSocket server".
-        options: The names of the given options.
-        known: The names of all options.
+    `subject` begins the text, such as "a WebSocket server".
     """
     for name in options:
         if name not in known:
@@ -87,29 +81,26 @@ def checks_options(class_name: str, *methods: str) -> Callable[[type[T]], type[T
 
     The `TypeError` of Python does not say what to write instead.
 
-    Args:
-        class_name: The name of the class, a key of `other_sdk_names.OPTIONS`.
-        methods: The names of the methods.
+    `class_name` is a key of `other_sdk_names.OPTIONS`.
     """
+
+    def checked(function: FunctionType) -> Callable[..., Any]:
+        # `co_varnames` begins with the parameters, of which the first is `self`.
+        code = function.__code__
+        known = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in known:
+                    raise unknown_option(class_name, function.__name__, name, known)
+            return function(*args, **options)
+
+        return call
 
     def decorate(decorated: type[T]) -> type[T]:
         for method in methods:
-            setattr(decorated, method, _checked(class_name, vars(decorated)[method]))
+            setattr(decorated, method, checked(vars(decorated)[method]))
         return decorated
 
     return decorate
-
-
-def _checked(class_name: str, function: FunctionType) -> Callable[..., Any]:
-    # `co_varnames` begins with the parameters, of which the first is `self`.
-    code = function.__code__
-    known = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
-
-    @functools.wraps(function)
-    def checked(*args: Any, **options: Any) -> Any:
-        for name in options:
-            if name not in known:
-                raise unknown_option(class_name, function.__name__, name, known)
-        return function(*args, **options)
-
-    return checked
