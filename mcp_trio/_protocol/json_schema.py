@@ -5,8 +5,7 @@ every protocol version. A `$ref` must lead to a part of the schema itself, or to
 dialect publishes; a schema with any other `$ref` is rejected.
 
 A `Dialect` has a function for each of its keywords. It reads the keyword of a schema, checks that
-its value is valid, and returns a function that checks values (`Check`), or None if the keyword
-checks nothing.
+its value is valid, and returns a `Check` of values, or None if the keyword checks nothing.
 
 The work is counted, because a few references, `uniqueItems` or a regular expression can require
 more than any computer can do. Every check subtracts its work from `Evaluation.steps_left` before it
@@ -92,7 +91,8 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 Failures: TypeAlias = "list[Failure] | None"
-Check: TypeAlias = Callable[[Evaluation, Any], Failures]
+Check: TypeAlias = tuple[type | None, Callable[[Evaluation, Any], Failures]]
+"""The class of the values that a keyword checks, None for all, and the function that checks one."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -148,7 +148,9 @@ class Subschema:
         if is_entered:
             evaluation.scope.append(self.resource)
         found: Failures = None
-        for check in self.checks:
+        for kind, check in self.checks:
+            if kind is not None and kind is not value.__class__:
+                continue
             more = check(evaluation, value)
             if more:
                 if found is None:
@@ -244,7 +246,7 @@ class Reader:
     def subschema(self, part: Any, parent: Subschema, *path: str | int) -> Subschema:
         """Return the subschema at this path from another one."""
         if part is True or part is False:
-            checks = () if part else (_false_schema,)
+            checks = () if part else ((None, _false_schema),)
             return Subschema(part, parent.resource, parent, path, checks)
         if part.__class__ is not dict:
             text = f"{_brief(part)} is not of type 'object', 'boolean'"
@@ -652,7 +654,7 @@ def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
             return None
         return [Failure(text, (instance,))]
 
-    return check
+    return None, check
 
 
 def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -664,7 +666,7 @@ def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check |
             return None
         return [Failure("{} is not one of {}", (instance, value))]
 
-    return check
+    return None, check
 
 
 def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Check | None:
@@ -675,7 +677,7 @@ def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Chec
             return None
         return [Failure("{} was expected", (value,))]
 
-    return check
+    return None, check
 
 
 # Keywords for numbers.
@@ -699,7 +701,7 @@ def _bound(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check 
             return [Failure(text, (instance, value))]
         return None
 
-    return check
+    return None, check
 
 
 def _bound_draft_4(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -726,7 +728,7 @@ def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
             is_multiple = _is_decimal_multiple(instance, value)
         return None if is_multiple else [Failure("{} is not a multiple of {}", (instance, value))]
 
-    return check
+    return None, check
 
 
 def _is_decimal_multiple(instance: float, value: float) -> bool:
@@ -778,13 +780,11 @@ def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check 
     text = "{} " + (special_text if value == special_limit else usual_text)
 
     def check(_evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not kind:
-            return None
         size = len(cast("list[Any]", instance))
         fails = size < value if is_minimum else size > value
         return [Failure(text, (instance,))] if fails else None
 
-    return check
+    return kind, check
 
 
 # Keywords for strings.
@@ -811,11 +811,11 @@ def _pattern(reader: Reader, subschema: Subschema, key: str, value: Any) -> Chec
     )
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is str and not pattern.finds(evaluation, instance):
+        if not pattern.finds(evaluation, instance):
             return [Failure("{} does not match {}", (instance, value))]
         return None
 
-    return check
+    return str, check
 
 
 # Keywords for arrays.
@@ -836,7 +836,7 @@ def _rest_of_items(
     subschema.add(key, rest)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not list or len(instance) <= prefix:
+        if len(instance) <= prefix:
             return None
         if value is False:
             extra = instance[prefix:]
@@ -852,7 +852,7 @@ def _rest_of_items(
             evaluation, ((index, instance[index], rest) for index in range(prefix, len(instance)))
         )
 
-    return check
+    return list, check
 
 
 def _prefix_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -861,14 +861,12 @@ def _prefix_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     subschema.add(key, prefix)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not list:
-            return None
         pairs = zip(instance, prefix, strict=False)
         return _check_all(
             evaluation, ((index, item, part) for index, (item, part) in enumerate(pairs))
         )
 
-    return check
+    return list, check
 
 
 def _items_until_2019_09(
@@ -900,8 +898,6 @@ def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
         most = _count(reader, subschema, "maxContains")
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not list:
-            return None
         matches = 0
         for item in instance:
             if not part.failures(evaluation, item):
@@ -918,7 +914,7 @@ def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
         text = "Too few items match the given schema (expected at least {} but only {} matched)"
         return [Failure(text, (least, matches))]
 
-    return check
+    return list, check
 
 
 def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -926,14 +922,12 @@ def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
         return None
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not list:
-            return None
         evaluation.spend(len(instance))
         if len(_canonical_items(evaluation, instance)) == len(instance):
             return None
         return [Failure("{} has non-unique elements", (instance,))]
 
-    return check
+    return list, check
 
 
 # Keywords for objects.
@@ -952,8 +946,6 @@ def _properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> C
     subschema.steps += len(properties) >> 3
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict:
-            return None
         found: list[Failure] = []
         for name, part in properties.items():
             if name in instance:
@@ -964,7 +956,7 @@ def _properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> C
                         break
         return found
 
-    return check
+    return dict, check
 
 
 def _patterns(reader: Reader, subschema: Subschema, source: Any) -> list[tuple[Pattern, str]]:
@@ -985,8 +977,6 @@ def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: A
     parts = _subschemas(reader, subschema, key, value)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict:
-            return None
         return _check_all(
             evaluation,
             (
@@ -997,7 +987,7 @@ def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: A
             ),
         )
 
-    return check
+    return dict, check
 
 
 def _additional_properties(
@@ -1014,7 +1004,7 @@ def _additional_properties(
     sources = sorted(name for _, name in patterns)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict or value is True:
+        if value is True:
             return None
         evaluation.spend(len(instance))
         extras = [
@@ -1038,18 +1028,16 @@ def _additional_properties(
         )
         return [Failure(text, (names,))]
 
-    return check
+    return dict, check
 
 
 def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict:
-            return None
         return _joined(evaluation, (part.failures(evaluation, name) for name in instance))
 
-    return check
+    return dict, check
 
 
 def _names(reader: Reader, subschema: Subschema, path: Sequence[str], value: Any) -> list[str]:
@@ -1066,8 +1054,6 @@ def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
     subschema.steps += len(names) >> 2
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict:
-            return None
         missing = [name for name in names if name not in instance]
         evaluation.spend(len(missing))
         return [
@@ -1075,7 +1061,7 @@ def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
             for name in missing[: evaluation.failures_max]
         ]
 
-    return check
+    return dict, check
 
 
 def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1092,8 +1078,6 @@ def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     subschema.steps += len(value) >> 2
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not dict:
-            return None
         found: list[Failure] = []
         for name, needed in names.items():
             if name in instance:
@@ -1108,7 +1092,7 @@ def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) ->
                 found += part.failures(evaluation, instance) or ()
         return found
 
-    return check
+    return dict, check
 
 
 # Keywords that apply subschemas to the same value.
@@ -1129,7 +1113,7 @@ def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
     def check(evaluation: Evaluation, instance: Any) -> Failures:
         return _joined(evaluation, (branch.failures(evaluation, instance) for branch in branches))
 
-    return check
+    return None, check
 
 
 def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1141,7 +1125,7 @@ def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
                 return None
         return [Failure("{} is not valid under any of the given schemas", (instance,))]
 
-    return check
+    return None, check
 
 
 def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1155,7 +1139,7 @@ def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
             return [Failure("{} is not valid under any of the given schemas", (instance,))]
         return [Failure("{} is valid under each of {}", (instance, Listed([*valid[1:], valid[0]])))]
 
-    return check
+    return None, check
 
 
 def _not(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1166,7 +1150,7 @@ def _not(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | 
             return None
         return [Failure("{} should not be valid under {}", (instance, value))]
 
-    return check
+    return None, check
 
 
 def _subschema(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1184,7 +1168,7 @@ def _if(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | N
         chosen = parts.get("else" if condition.failures(evaluation, instance) else "then")
         return None if chosen is None else chosen.failures(evaluation, instance)
 
-    return check
+    return None, check
 
 
 def _definitions(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1203,7 +1187,7 @@ def _reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Ch
     def check(evaluation: Evaluation, instance: Any) -> Failures:
         return target[0].failures(evaluation, instance)
 
-    return check
+    return None, check
 
 
 def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -1229,7 +1213,7 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
     def check(evaluation: Evaluation, instance: Any) -> Failures:
         return dynamic_target(evaluation).failures(evaluation, instance)
 
-    return check
+    return None, check
 
 
 # Keywords for members and items that no other keyword has evaluated.
@@ -1331,7 +1315,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
     evaluated_by = _evaluated_items if are_items else _evaluated_properties
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is not kind or value is True:
+        if value is True:
             return None
         evaluated = _evaluated(subschema, evaluation, instance, evaluated_by, key)
         evaluation.spend(len(instance))
@@ -1358,7 +1342,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         )
         return [Failure(text, (Listed(names),))]
 
-    return check
+    return kind, check
 
 
 # Keywords without a check: only their own value has to be valid.
