@@ -30,11 +30,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_trio.errors import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    Unencodable,
-)
+from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR, Unencodable
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
 
 _BRACE: Final = ord("{")
@@ -206,10 +202,8 @@ class Decoder:
     ) -> Decoded | Message | Batch:
         """Decode `data` by `decode_first` or, if that raises an error, by `decode`.
 
-        Args:
-            decode_first: A fast function for some kind of request. It raises an error of msgspec
-                for all other data.
-            data: The message or batch.
+        `decode_first` is a fast function for some kind of request; it raises an error of msgspec
+        for all other data.
         """
         try:
             if len(data) > self._json_depth_max and is_deeper_than(self._json_depth_max, data):

@@ -778,13 +778,8 @@ class Connection:
     ) -> OutgoingRequest:
         """Open a request; send its `message` next.
 
-        Args:
-            method: The method.
-            params: The params.
-            now: The current time in seconds, on any clock.
-            idle_seconds: Seconds without a response or progress after which the request fails.
-            total_seconds: Seconds after which the request fails.
-            wants_progress: Whether to ask the peer for progress.
+        The request fails after `total_seconds`, and after `idle_seconds` without a response or
+        progress. `now` is the current time in seconds, on any clock.
 
         Raises:
             LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now
@@ -922,11 +917,8 @@ class Connection:
     def select_other_version(self, supported: Sequence[str]) -> bool:
         """Prepare another `initialize` after a server has rejected the first one.
 
-        From then on this client supports only the protocol versions of both sides, without the
-        rejected one.
-
-        Args:
-            supported: The protocol versions that the server supports.
+        From then on this client supports only the protocol versions that the server supports, too,
+        without the rejected one.
 
         Returns:
             Whether such a protocol version with a handshake is left; otherwise nothing has changed.
@@ -1016,12 +1008,9 @@ class Connection:
         *,
         request: IncomingRequest | None = None,
     ) -> bytes:
-        """Return an encoded notification; for progress and cancellations see the other methods.
+        """Return an encoded notification, which may belong to a stateless request.
 
-        Args:
-            method: The method.
-            params: The params.
-            request: The stateless request that the notification belongs to, if any.
+        For progress and cancellations see the other methods.
 
         Raises:
             LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now,

@@ -425,11 +425,7 @@ def headers_from_body(
 ) -> Headers:
     """Return the headers that a client sends with a stateless request.
 
-    Args:
-        version: The protocol version.
-        method: The method.
-        params: The params.
-        paths: The parameter headers of the called tool, by its newest schema; None if unknown.
+    `paths` are the parameter headers of the called tool, by its newest schema; None if unknown.
 
     Raises:
         HeaderMismatchError: The method cannot be sent in a header, or an integer is too large.

@@ -272,10 +272,7 @@ class _AnyParams(types.Params, kw_only=True):
 def progress_token_of(method: Method, params: Any, raw: Raw | None) -> types.RequestId | None:
     """Return the progress token of a received request; None if the sender wants no progress.
 
-    Args:
-        method: The method; the params of a user's own method may have any type.
-        params: The typed params.
-        raw: The raw params from which they were decoded.
+    `params` were decoded from `raw`. Those of a user's own method may have any type.
 
     Raises:
         msgspec.ValidationError: The token is neither a string nor an integer.
@@ -413,10 +410,7 @@ def with_result_metadata(
     These are `resultType`, the server's name in `_meta`, and for a cacheable result the time for
     which it may be cached: none, unless the handler has set it.
 
-    Args:
-        result: A result, or an encoded one.
-        method: The method of the request.
-        own: The server's `_meta`. The returned result may share it, so it must not be changed.
+    `own` is the server's `_meta`. The returned result may share it, so it must not be changed.
 
     Raises:
         LocalProtocolError: The `_meta` of an encoded result is not an object.

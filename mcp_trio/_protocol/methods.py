@@ -379,9 +379,7 @@ def custom_method(name: str, *, params: Any = Any, result: Any = Any) -> Method:
 def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:
     """Return whether a capability is announced: present, and not false.
 
-    Args:
-        capabilities: The capabilities of one side; None if they are not known.
-        path: The name on the wire, such as `resources.subscribe`.
+    `path` is its name on the wire, such as `resources.subscribe`.
     """
     value: Any = capabilities
     if "." not in path:  # nearly every request; the loop would be slower

@@ -388,22 +388,21 @@ class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
         Raises:
             LocalProtocolError: The table has no such transition, which is a bug of this package.
         """
-        after = OUTGOING_TRANSITIONS[self.state].get(trigger)
-        if after is None:
+        try:
+            self.state = OUTGOING_TRANSITIONS[self.state][trigger]
+        except KeyError:
             raise LocalProtocolError(
                 f"sent request {self.id} ({self.method.name}) is {self.state.name}:"
                 f" {trigger.name} is not possible any more"
-            )
-        self.state = after
-        return after
+            ) from None
+        return self.state
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OutgoingRequests:
     """The sent requests that are open, and the last abandoned ones, whose responses may still come.
 
-    Args:
-        remembered_max: The number of abandoned requests to remember.
+    At most `remembered_max` abandoned requests are remembered.
     """
 
     remembered_max: int
@@ -492,10 +491,8 @@ def response_id_of(message: Malformed) -> RequestId | None:
 def oversized_response_id(beginning: Malformed, waiting: Collection[RequestId]) -> RequestId | None:
     """Return the id of the request that an oversized message responds to, if any.
 
-    Args:
-        beginning: The beginning of the message. Some peers write the id at the end; it must then be
-            the id of the only waiting request, if there is only one.
-        waiting: The ids of the open requests.
+    Some peers write the id at the end of a message, so that its `beginning` has none; it must then
+    be the id of the only waiting request, if there is only one.
     """
     if beginning.is_request:
         return None

@@ -111,11 +111,9 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
     def preflight(self, request: HttpRequest, methods: str = _METHODS) -> Headers | None:
         """Return the headers of the response to a CORS preflight request.
 
-        https://fetch.spec.whatwg.org/#http-cors-protocol
+        `methods` are those that pages may use at its path; by default those of MCP.
 
-        Args:
-            request: The request.
-            methods: The methods that pages may use at its path; by default those of MCP.
+        https://fetch.spec.whatwg.org/#http-cors-protocol
 
         Returns:
             None if the request is not a preflight request, or is rejected.

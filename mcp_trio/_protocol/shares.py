@@ -306,11 +306,8 @@ class TokenBuckets:
     def take(self, key: Hashable, rate: Rate, now: float, tokens: float = 1) -> float:
         """Take tokens from a bucket and return 0; or return the seconds until it has as many.
 
-        Args:
-            key: The key of the bucket.
-            rate: The rate at which the bucket is filled.
-            now: The time of a monotonic clock, in seconds.
-            tokens: The number of tokens, at most `rate.burst`.
+        `rate` is that at which the bucket is filled, `now` the time of a monotonic clock in
+        seconds. The number of tokens is at most `rate.burst`.
         """
         interval = 60 / rate.per_minute
         full_at = max(self._full_at.get(key, now), now) + tokens * interval

@@ -231,11 +231,8 @@ class MemoryEventStore:
     def restore(self, stream: int, first: int, events: Sequence[bytes], *, is_open: bool) -> None:
         """Store the newest events of a stream that another store has numbered.
 
-        Args:
-            stream: The number of the stream.
-            first: The number of the first of the events.
-            events: The events, of which there is at least one.
-            is_open: Whether more events may follow.
+        There is at least one event; `first` is the number of the first. If the stream `is_open`,
+        more events may follow.
         """
         self._streams_opened = max(self._streams_opened, stream)
         self._open[stream] = _Stream(first, [])

@@ -52,12 +52,8 @@ def unknown_option(
 ) -> TypeError:
     """Return the error for an unknown argument of a method; its text says what to write instead.
 
-    Args:
-        class_name: The name of the class, a key of `other_sdk_names.OPTIONS`.
-        method: The method; `__init__` for the class itself.
-        name: The name of the argument.
-        known: The names of the method's arguments.
-        otherwise: What to write if the name is neither in `OPTIONS` nor close to a known one.
+    `class_name` is a key of `other_sdk_names.OPTIONS`, and `method` is `__init__` for the class
+    itself. `otherwise` is the advice for a name that is neither there nor close to a known one.
     """
     hint = option_advice(class_name, method, name) or did_you_mean(name, known)
     hint = hint or (otherwise and f"; {otherwise}")

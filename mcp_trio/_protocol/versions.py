@@ -123,9 +123,7 @@ ALL_PROTOCOL_VERSIONS: Final = tuple(protocol_version.name for protocol_version 
 """The names of all known protocol versions, from the newest."""
 
 OLDEST: Final = _ALL[0]
-NEWEST_LEGACY: Final = next(
-    protocol_version for protocol_version in reversed(_ALL) if protocol_version.has_handshake
-)
+NEWEST_LEGACY: Final = next(each for each in reversed(_ALL) if each.has_handshake)
 
 
 @functools.cache
@@ -151,14 +149,9 @@ def checked_protocol_versions(names: Collection[str]) -> tuple[str, ...]:
 
 
 def newest(names: Sequence[str], *, has_handshake: bool) -> ProtocolVersion | None:
-    """Return the newest version among `names` with a handshake, or the newest without one.
+    """Return the newest version among `names` with a handshake, or without one; None if none is.
 
-    Args:
-        names: The names of versions, sorted from the newest; unknown ones are skipped.
-        has_handshake: Whether to return a legacy version, or else a stateless one.
-
-    Returns:
-        None if there is no such version.
+    The names are sorted from the newest; unknown ones are skipped.
     """
     known = (PROTOCOL_VERSIONS[name] for name in names if name in PROTOCOL_VERSIONS)
     return next((each for each in known if each.has_handshake is has_handshake), None)
@@ -166,10 +159,8 @@ def newest(names: Sequence[str], *, has_handshake: bool) -> ProtocolVersion | No
 
 def supported_versions_in(data: Any) -> list[str]:
     """Return the protocol versions that the data of an error lists as `supported`."""
-    supported: Any = (
-        cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
-    )
-    names = cast("list[object]", supported) if isinstance(supported, list) else []
+    given: Any = cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
+    names = cast("list[object]", given) if isinstance(given, list) else []
     return [name for name in names if isinstance(name, str)]
 
 
