@@ -169,28 +169,16 @@ _decode_array: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 class Decoder:
-    """Decodes messages and batches; it keeps no state between them.
-
-    Args:
-        json_depth_max: Levels to which objects and arrays may be nested.
-        batch_size_max: Messages in one batch.
-        long_exponents_max: Numbers whose exponents have three digits or more.
-    """
+    """Decodes messages and batches; it keeps no state between them."""
 
     __slots__ = ("_batch_size_max", "_json_depth_max", "_long_exponents_max", "_short_bytes")
 
-    def __init__(
-        self,
-        *,
-        json_depth_max: int,
-        batch_size_max: int = DEFAULT_LIMITS.messages.batch_size_max,
-        long_exponents_max: int = DEFAULT_LIMITS.messages.long_exponents_max,
-    ) -> None:
-        self._json_depth_max = json_depth_max
-        self._batch_size_max = batch_size_max
-        self._long_exponents_max = long_exponents_max
+    def __init__(self, limits: MessageLimits) -> None:
+        self._json_depth_max = limits.json_depth_max
+        self._batch_size_max = limits.batch_size_max
+        self._long_exponents_max = limits.long_exponents_max
         # Data of at most this length cannot have more than `long_exponents_max` long exponents.
-        self._short_bytes = long_exponents_max * len("1e100,")
+        self._short_bytes = limits.long_exponents_max * len("1e100,")
 
     def messages(self, data: bytes) -> Sequence[Message]:
         """Return the messages in `data`: one, or those of a batch."""
@@ -295,11 +283,7 @@ class Decoder:
 @functools.lru_cache
 def decoder_for(limits: MessageLimits) -> Decoder:
     """Return the decoder with these limits, which all channels and sessions with them share."""
-    return Decoder(
-        json_depth_max=limits.json_depth_max,
-        batch_size_max=limits.batch_size_max,
-        long_exponents_max=limits.long_exponents_max,
-    )
+    return Decoder(limits)
 
 
 def malformed(data: bytes, code: int, message: str) -> Malformed:

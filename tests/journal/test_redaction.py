@@ -25,7 +25,7 @@ from mcp_trio._journal.secrets import KnownSecrets, likely_secrets, spelling_pat
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio.errors import RecordingError
-from mcp_trio.limits import RecordingLimits
+from mcp_trio.limits import MessageLimits, RecordingLimits
 from mcp_trio.recording import (
     DEFAULT_SECRET_NAMES,
     Record,
@@ -710,7 +710,7 @@ def test_texts_in_texts_are_gone_into():
 
 # Malformed messages.
 
-decode = Decoder(json_depth_max=64).decode
+decode = Decoder(MessageLimits(json_depth_max=64)).decode
 
 BROKEN = [
     b'{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"password":"hunter2",',

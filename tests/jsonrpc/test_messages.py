@@ -35,11 +35,12 @@ from mcp_trio._jsonrpc.messages import (
     with_id_replaced,
 )
 from mcp_trio.errors import INVALID_REQUEST, PARSE_ERROR, Unencodable
+from mcp_trio.limits import MessageLimits
 from mcp_trio.transports import Lost, RelatedMessage
 
 # Decoding and encoding.
 
-decode = Decoder(json_depth_max=512).decode
+decode = Decoder(MessageLimits(json_depth_max=512)).decode
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -265,7 +266,7 @@ def nested(depth, opening="[", closing="]"):
 
 @pytest.mark.parametrize(("depth", "is_fine"), [(5, True), (6, False)])
 def test_the_nesting_limit_is_exact(depth, is_fine):
-    message = Decoder(json_depth_max=5).decode(nested(depth))
+    message = Decoder(MessageLimits(json_depth_max=5)).decode(nested(depth))
     assert isinstance(message, Request) is is_fine
     assert is_fine or message == Malformed(
         -32600, "nested deeper than limits.messages.json_depth_max (5)", 1, is_request=True
@@ -280,7 +281,7 @@ def numbers(count, number="1e300"):
 
 @pytest.mark.parametrize("number", ["1e300", "1E+300", "-1.5e-0308", "2e0000000"])
 def test_a_message_with_too_many_numbers_that_take_long_to_read_is_malformed(number):
-    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    decode = Decoder(MessageLimits(json_depth_max=5, long_exponents_max=10)).decode
     assert isinstance(decode(numbers(10, number)), Request)
     message = decode(numbers(11, number))
     assert message == Malformed(
@@ -292,20 +293,20 @@ def test_a_message_with_too_many_numbers_that_take_long_to_read_is_malformed(num
 
 
 def test_a_batch_counts_the_numbers_of_all_its_messages():
-    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    decode = Decoder(MessageLimits(json_depth_max=5, long_exponents_max=10)).decode
     assert isinstance(decode(b"[%b,%b]" % (numbers(5), numbers(5))), Batch)
     assert isinstance(decode(b"[%b,%b]" % (numbers(5), numbers(6))), Malformed)
 
 
 def test_a_response_with_too_many_long_numbers_is_not_answered():
     data = numbers(11).replace(b'"method":"a","params"', b'"result"')
-    message = Decoder(json_depth_max=5, long_exponents_max=10).decode(data)
+    message = Decoder(MessageLimits(json_depth_max=5, long_exponents_max=10)).decode(data)
     assert (message.id, message.is_request) == (7, False)
 
 
 @pytest.mark.parametrize("number", ["1e99", "1.25e-05", "12345678901234567890", '"1e300\\"1e300"'])
 def test_other_numbers_and_texts_are_not_counted(number):
-    decode = Decoder(json_depth_max=5, long_exponents_max=10).decode
+    decode = Decoder(MessageLimits(json_depth_max=5, long_exponents_max=10)).decode
     assert isinstance(decode(numbers(500, number)), Request)
 
 
@@ -314,9 +315,11 @@ def test_other_numbers_and_texts_are_not_counted(number):
 def test_long_exponents_are_counted_wherever_a_large_message_has_them(number, offset):
     data = numbers(30_000, number).replace(b'"a"', b'"%b"' % (b"a" * (offset + 1)), 1)
     most = 30_000 if number[0] != '"' else 0
-    assert isinstance(Decoder(json_depth_max=5, long_exponents_max=most).decode(data), Request)
+    assert isinstance(
+        Decoder(MessageLimits(json_depth_max=5, long_exponents_max=most)).decode(data), Request
+    )
     if most:
-        decode = Decoder(json_depth_max=5, long_exponents_max=most - 1).decode
+        decode = Decoder(MessageLimits(json_depth_max=5, long_exponents_max=most - 1)).decode
         assert isinstance(decode(data), Malformed)
 
 
@@ -334,8 +337,8 @@ def test_counting_long_exponents_takes_little_memory():
 def test_brackets_in_strings_and_side_by_side_are_no_nesting():
     tricky = r'{"a":"[[[[[[\"[[[[","b\\":[],"c":[{},{},{}],"d\"{":"{\\\\","e":[[]]}'
     encoded = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{tricky}}}'.encode()
-    assert isinstance(Decoder(json_depth_max=4).decode(encoded), Request)
-    assert isinstance(Decoder(json_depth_max=3).decode(encoded), Malformed)
+    assert isinstance(Decoder(MessageLimits(json_depth_max=4)).decode(encoded), Request)
+    assert isinstance(Decoder(MessageLimits(json_depth_max=3)).decode(encoded), Malformed)
 
 
 @pytest.mark.parametrize("depth", [2_000, 200_000])
@@ -346,7 +349,7 @@ def test_hostile_nesting_is_rejected_and_the_id_still_found(depth):
 
 
 def test_a_nesting_limit_beyond_the_stack_still_raises_nothing():
-    message = Decoder(json_depth_max=10_000_000).decode(nested(2_000_000))
+    message = Decoder(MessageLimits(json_depth_max=10_000_000)).decode(nested(2_000_000))
     assert (message.code, message.id) == (-32600, 1)
 
 
@@ -453,7 +456,7 @@ def test_a_batch_is_its_messages_in_order(around):
     ],
 )
 def test_an_invalid_array_is_malformed(encoded, code, text):
-    rejected = Decoder(json_depth_max=512, batch_size_max=3).decode(encoded)
+    rejected = Decoder(MessageLimits(json_depth_max=512, batch_size_max=3)).decode(encoded)
     assert isinstance(rejected, Malformed)
     assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
     assert text in rejected.message
@@ -461,7 +464,9 @@ def test_an_invalid_array_is_malformed(encoded, code, text):
 
 def test_a_batch_of_exactly_the_limit_is_accepted():
     encoded = b"[" + b",".join([NOTE] * 3) + b"]"
-    assert isinstance(Decoder(json_depth_max=9, batch_size_max=3).decode(encoded), Batch)
+    assert isinstance(
+        Decoder(MessageLimits(json_depth_max=9, batch_size_max=3)).decode(encoded), Batch
+    )
 
 
 @pytest.mark.parametrize("inner", [b"[]", b"[" + PING + b"]", b"[[[]]]"])
@@ -479,12 +484,14 @@ def test_a_member_that_is_no_object_is_no_message(member):
 
 
 def test_a_batch_deeper_than_the_stack_raises_nothing():
-    rejected = Decoder(json_depth_max=10_000_000).decode(b"[" * 2_000_000 + b"]" * 2_000_000)
+    rejected = Decoder(MessageLimits(json_depth_max=10_000_000)).decode(
+        b"[" * 2_000_000 + b"]" * 2_000_000
+    )
     assert rejected.code == INVALID_REQUEST
 
 
 def test_messages_returns_those_of_single_messages_and_batches():
-    decoder = Decoder(json_depth_max=512)
+    decoder = Decoder(MessageLimits(json_depth_max=512))
     assert decoder.messages(PING) == (Request(1, "ping", None),)
     assert len(decoder.messages(b"[" + PING + b"," + NOTE + b"]")) == 2
 
@@ -630,7 +637,9 @@ def test_an_annotated_message_equals_its_bytes():
     assert encoded == ENCODED
     assert hash(encoded) == hash(ENCODED)
     assert len(encoded) == len(ENCODED)
-    assert Decoder(json_depth_max=9).decode(encoded) == Response(7, msgspec.Raw(b"{}"))
+    assert Decoder(MessageLimits(json_depth_max=9)).decode(encoded) == Response(
+        7, msgspec.Raw(b"{}")
+    )
     assert join_lines([encoded, encoded]) == ENCODED + b"\n" + ENCODED + b"\n"
 
 

@@ -1371,7 +1371,7 @@ def test_an_oversized_response_is_assigned_by_id_or_to_the_only_waiting_request(
     ],
 )
 def test_a_complete_malformed_response_ends_the_request_with_its_id(text, whose):
-    message = Decoder(json_depth_max=9).decode(text)
+    message = Decoder(MessageLimits(json_depth_max=9)).decode(text)
     assert isinstance(message, Malformed)
     assert response_id_of(message) == whose
 

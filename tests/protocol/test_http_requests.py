@@ -22,6 +22,7 @@ from mcp_trio._protocol.http_requests import (
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.tool_calls import ToolCall, with_decoded_params
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio.limits import MessageLimits
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 STATELESS = "2026-07-28"
@@ -39,7 +40,7 @@ REGION = {"Region": ("region",)}
 def endpoint(*protocol_versions):
     return Endpoint(
         protocol_versions=protocol_versions or [STATELESS, *LEGACY],
-        decoder=Decoder(json_depth_max=32, batch_size_max=8),
+        decoder=Decoder(MessageLimits(json_depth_max=32, batch_size_max=8)),
         find_session=SESSIONS.get,
         find_parameter_paths={"tide": REGION}.get,
     )

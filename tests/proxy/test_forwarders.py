@@ -618,7 +618,7 @@ async def test_an_oversized_response_fails_no_other_request(forwarder, autojump_
 # The loss of a server that has clients over HTTP.
 
 
-DECODER = Decoder(json_depth_max=100)
+DECODER = Decoder(MessageLimits(json_depth_max=100))
 STATELESS = "2026-07-28"
 SECONDS = 20.0
 
@@ -720,7 +720,7 @@ async def test_a_client_that_disconnects_during_a_request_ends_only_its_connecti
 
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
-decoder = Decoder(json_depth_max=100)
+decoder = Decoder(MessageLimits(json_depth_max=100))
 
 
 def request(number, method="tools/call", **params):

@@ -31,6 +31,7 @@ from mcp_trio._protocol.metadata import (
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion, is_between
 from mcp_trio.errors import LocalProtocolError
+from mcp_trio.limits import MessageLimits
 from mcp_trio.types import (
     CallToolParams,
     CallToolResult,
@@ -673,7 +674,7 @@ ENCODERS = {
 
 def again(value: Any) -> Any:
     """Return the encoded messages of a line that was read; those of a batch one by one."""
-    message = Decoder(json_depth_max=64).decode(json.dumps(value).encode())
+    message = Decoder(MessageLimits(json_depth_max=64)).decode(json.dumps(value).encode())
     if isinstance(message, Batch):
         return [json.loads(ENCODERS[type(each)](each)) for each in message.messages]
     return json.loads(ENCODERS[type(message)](message))

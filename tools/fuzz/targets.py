@@ -66,7 +66,7 @@ from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError, RemoteProtocolError, SchemaError
-from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
 from mcp_trio.recording import Damage, Record, check, diff, read_recording
 from mcp_trio.transports import LineSplitter, Oversized
 from mcp_trio.types import (
@@ -99,7 +99,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 def messages(data: bytes) -> None:
     """Decode messages, and compare them with what `json` reads and with what `recover` finds."""
-    found = Decoder(json_depth_max=_DEPTH_MAX, batch_size_max=8).messages(data)
+    found = Decoder(MessageLimits(json_depth_max=_DEPTH_MAX, batch_size_max=8)).messages(data)
     assert found, "no message, and no error"
     recovered = recover(data)
     value = _json_of(data)
@@ -116,7 +116,7 @@ def messages(data: bytes) -> None:
 
 def _check_message(message: Message) -> None:
     """Check that a message is the same when it is encoded and decoded again."""
-    decode = Decoder(json_depth_max=_DEPTH_MAX).decode
+    decode = Decoder(MessageLimits(json_depth_max=_DEPTH_MAX)).decode
     if isinstance(message, Request | Response):
         assert isinstance(message.id, int | str), "an id of another type"
     if isinstance(message, Request):

@@ -41,7 +41,7 @@ from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.transports import RelatedMessage
 from tests.transports.http.scripted_exchange import ScriptedExchange
 
-DECODER = Decoder(json_depth_max=32, batch_size_max=8)
+DECODER = Decoder(MessageLimits(json_depth_max=32, batch_size_max=8))
 
 
 def channel(**options):
@@ -418,7 +418,7 @@ async def test_a_delivered_request_has_the_same_content_in_one_line():
         made.deliver(Request("x", "ping", raw), AuthInfo(subject="anna"))
     assert {message.auth.principal for message in taken} == {"anna"}
     assert not any(b"\n" in message for message in taken)
-    decoder = Decoder(json_depth_max=9)
+    decoder = Decoder(MessageLimits(json_depth_max=9))
     decoded = [decoder.decode(bytes(message)) for message in taken]
     params = [each.params and msgspec.json.decode(each.params) for each in decoded]
     assert params == [None, {"a": 1}, {"a": [1, 2]}]

@@ -779,7 +779,7 @@ async def test_an_untrusted_certificate_is_rejected(over_tls):
 # The parts of the HTTP client channel that need no server: queue, messages, tools and state.
 
 
-DECODER = Decoder(json_depth_max=64)
+DECODER = Decoder(MessageLimits(json_depth_max=64))
 
 
 # The queue of received messages
