@@ -29,33 +29,26 @@ ClientKey: TypeAlias = Hashable
 
 Item = TypeVar("Item", bound=Hashable)
 
-_IPV6_PREFIX_BITS: Final = 64
 
-
+@functools.lru_cache(maxsize=1024)
 def network_of(address: str | None) -> str | None:
     """Return the network that counts as one client: an IPv4 address, or 64 bits of an IPv6 one.
 
     A single host usually has 2**64 addresses of IPv6.
     """
-    return address if address is None or ":" not in address else _ipv6_network_of(address)
+    try:
+        parsed = ipaddress.IPv6Address(address or "")
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(parsed) >> 64 << 64))
 
 
 @functools.lru_cache(maxsize=1024)  # so that the sessions of a client share its key
 def client_key(principal: str | None, address: str | None) -> ClientKey:
     """Return the key of a client; a principal never has the key of an address."""
     return (None, network_of(address)) if principal is None else (principal, None)
-
-
-@functools.lru_cache(maxsize=1024)
-def _ipv6_network_of(address: str) -> str:
-    try:
-        parsed = ipaddress.IPv6Address(address)
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    host_bits = 128 - _IPV6_PREFIX_BITS
-    return str(ipaddress.IPv6Address(int(parsed) >> host_bits << host_bits))
 
 
 @attrs.define(eq=False, repr=False)
