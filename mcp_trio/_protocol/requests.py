@@ -354,10 +354,6 @@ class Budget:
         """The time at which the first of the two limits is exceeded."""
         return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
 
-    def record_activity(self, now: float) -> None:
-        """Start the idle time again, at a progress notification of the peer."""
-        self.last_activity = now
-
     def postpone(self, seconds: float) -> None:
         """Move both limits by the time for which they were paused, for example during a login."""
         self.started += seconds

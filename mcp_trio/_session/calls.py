@@ -351,7 +351,7 @@ class OutgoingCalls:
     def queue_progress(self, event: ProgressReceived) -> bool:
         """Queue progress of an open request; return False if an older one was dropped for it."""
         call = self._open[event.request.id]
-        event.request.budget.record_activity(trio.current_time())
+        event.request.budget.last_activity = trio.current_time()
         self._set_deadline(call)
         return call.queue_progress(event.params)
 

@@ -512,7 +512,7 @@ def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, mes
 def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
     budget = Budget(started=1000.0, idle_seconds=idle, total_seconds=total)
     for sign in sorted(signs):
-        budget.record_activity(1000.0 + sign)
+        budget.last_activity = 1000.0 + sign
     assert budget.expired(budget.deadline) in {"idle", "total"}
     assert budget.expired(math.nextafter(budget.deadline, 0.0)) is None
     assert budget.deadline <= 1000.0 + total
@@ -521,7 +521,7 @@ def test_a_budget_expires_exactly_at_its_deadline(idle, total, signs):
 def test_a_budget_names_the_exceeded_limit():
     budget = Budget(started=0.0, idle_seconds=5.0, total_seconds=8.0)
     assert budget.expired(5.0) == "idle"
-    budget.record_activity(5.0)
+    budget.last_activity = 5.0
     assert budget.expired(7.0) is None
     assert budget.expired(8.0) == "total"
     assert Budget(started=0.0, idle_seconds=math.inf, total_seconds=math.inf).deadline == math.inf
