@@ -168,14 +168,6 @@ class Metadata:
         except (msgspec.MsgspecError, RecursionError):
             return None
 
-    @functools.cached_property
-    def _as_first_member(self) -> bytes:
-        return b'{"_meta":%b,' % self._text
-
-    @functools.cached_property
-    def _as_last_member(self) -> bytes:
-        return b',"_meta":%b}' % self._text
-
     def params_without_meta(self, params: Raw) -> bytes | None:
         """Return raw params without this `_meta`, so that it is not decoded again.
 
@@ -188,11 +180,10 @@ class Metadata:
         if self._values is None:
             return None
         text = bytes(params)
-        if text.startswith(self._as_first_member):
-            return b"{%b" % text[len(self._as_first_member) :]
-        if text.endswith(self._as_last_member):
-            return b"%b}" % text[: -len(self._as_last_member)]
-        return None
+        as_first, as_last = b'{"_meta":%b,' % self._text, b',"_meta":%b}' % self._text
+        if text.startswith(as_first):
+            return b"{%b" % text[len(as_first) :]
+        return b"%b}" % text[: -len(as_last)] if text.endswith(as_last) else None
 
 
 _decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
