@@ -13,7 +13,7 @@ each type and version.
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -80,6 +80,11 @@ def _since(name: str, otherwise: _Change = _remove) -> _Rule:
     """Return the rule that changes a feature for the versions before the one that added it."""
     first = PROTOCOL_VERSIONS[name].index
     return _Rule(lambda protocol_version: protocol_version.index < first, otherwise)
+
+
+def _added(name: str, *members: str) -> dict[str, tuple[_Rule, ...]]:
+    """Return the rules that remove members for the versions before the one that added them."""
+    return dict.fromkeys(members, (_since(name),))
 
 
 def _until(name: str) -> _Rule:
@@ -236,33 +241,25 @@ def _always(_protocol_version: ProtocolVersion) -> bool:
 _NEVER_SENT: Final = _Rule(_always, _remove)
 
 _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
-    types.Result: {"result_type": (_since("2026-07-28"),)},
-    types.CacheableResult: {
-        "ttl_ms": (_since("2026-07-28"),),
-        "cache_scope": (_since("2026-07-28"),),
-    },
-    types.InputResponseParams: {
-        "input_responses": (_since("2026-07-28"),),
-        "request_state": (_since("2026-07-28"),),
-    },
+    types.Result: _added("2026-07-28", "result_type"),
+    types.CacheableResult: _added("2026-07-28", "ttl_ms", "cache_scope"),
+    types.InputResponseParams: _added("2026-07-28", "input_responses", "request_state"),
     types.InputRequest: {"params": (_Rule(_always, downgraded),)},
-    types.Icons: {"icons": (_since("2025-11-25"),)},
-    types.BaseMetadata: {"title": (_since("2025-06-18"),)},
+    types.Icons: _added("2025-11-25", "icons"),
+    types.BaseMetadata: _added("2025-06-18", "title"),
     types.Implementation: {
-        "title": (_since("2025-06-18"),),
-        "description": (_since("2025-11-25"),),
-        "website_url": (_since("2025-11-25"),),
+        **_added("2025-06-18", "title"),
+        **_added("2025-11-25", "description", "website_url"),
     },
-    types.Annotations: {"last_modified": (_since("2025-06-18"),)},
-    types.AnnotatedModel: {"meta": (_since("2025-06-18"),)},
-    types.Resource: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
-    types.ResourceTemplate: {"title": (_since("2025-06-18"),), "icons": (_since("2025-11-25"),)},
-    types.ResourceContentsBase: {"meta": (_since("2025-06-18"),)},
-    types.Prompt: {"title": (_since("2025-06-18"),), "meta": (_since("2025-06-18"),)},
+    types.Annotations: _added("2025-06-18", "last_modified"),
+    types.AnnotatedModel: _added("2025-06-18", "meta"),
+    types.Resource: {**_added("2025-06-18", "title"), **_added("2025-11-25", "icons")},
+    types.ResourceTemplate: {**_added("2025-06-18", "title"), **_added("2025-11-25", "icons")},
+    types.ResourceContentsBase: _added("2025-06-18", "meta"),
+    types.Prompt: _added("2025-06-18", "title", "meta"),
     types.Tool: {
-        "title": (_since("2025-06-18"),),
-        "meta": (_since("2025-06-18"),),
-        "annotations": (_since("2025-03-26"),),
+        **_added("2025-03-26", "annotations"),
+        **_added("2025-06-18", "title", "meta"),
         "execution": (_since("2025-11-25"), _until("2025-11-25")),
         "input_schema": (_since("2026-07-28", otherwise=_object_schema),),
         "output_schema": (_Rule(_restricts_structured_content, _output_schema),),
@@ -270,21 +267,18 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
     types.CallToolResult: {
         "structured_content": (_Rule(_restricts_structured_content, _object_content),)
     },
-    types.CompleteParams: {"context": (_since("2025-06-18"),)},
-    types.ProgressParams: {"message": (_since("2025-03-26"),)},
-    types.Root: {"meta": (_since("2025-06-18"),)},
+    types.CompleteParams: _added("2025-06-18", "context"),
+    types.ProgressParams: _added("2025-03-26", "message"),
+    types.Root: _added("2025-06-18", "meta"),
     types.RootsCapability: {"list_changed": (_until("2025-11-25"),)},
-    types.SamplingCapability: {
-        "context": (_since("2025-11-25"),),
-        "tools": (_since("2025-11-25"),),
-    },
+    types.SamplingCapability: _added("2025-11-25", "context", "tools"),
     types.ClientCapabilities: {
         "elicitation": (_since("2025-06-18"), _since("2025-11-25", otherwise=_without_modes)),
-        "extensions": (_since("2026-07-28"),),
+        **_added("2026-07-28", "extensions"),
     },
     types.ServerCapabilities: {
-        "completions": (_since("2025-03-26"),),
-        "extensions": (_since("2026-07-28"),),
+        **_added("2025-03-26", "completions"),
+        **_added("2026-07-28", "extensions"),
     },
     types.ListRootsResult: {"meta": (_until("2025-11-25"),), "result_type": (_NEVER_SENT,)},
     types.SamplingMessage: {"meta": (_since("2025-11-25"),), "content": _SAMPLING_CONTENT},
@@ -302,7 +296,7 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
         "meta": (_until("2025-11-25"),),
         "mode": (_since("2025-11-25", otherwise=_form_mode),),
         "requested_schema": (_since("2025-11-25", otherwise=_plain_form),),
-        "url": (_since("2025-11-25"),),
+        **_added("2025-11-25", "url"),
         "elicitation_id": (_since("2025-11-25"), _until("2025-11-25")),
     },
     types.ElicitResult: {
@@ -343,14 +337,6 @@ _VALUE_RULES: Final[Mapping[type, _Rule]] = {
 # The changes for each type and protocol version.
 
 
-class _MemberChange(NamedTuple):
-    """The change of one member; `absent` is its value when it is not set."""
-
-    name: str
-    absent: Any
-    change: _Change
-
-
 @functools.lru_cache(maxsize=_CACHED_MAX)
 def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None:
     """Return the change for values of a type; None if they need no change."""
@@ -361,7 +347,8 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         return lambda value, protocol_version: downgraded(
             rule.change(value, protocol_version), protocol_version
         )
-    member_changes: list[_MemberChange] = []
+    # The name of each member to change, its value when it is not set, and its change.
+    member_changes: list[tuple[str, Any, _Change]] = []
     bases = reversed(kind.__mro__)
     rules = {name: each for base in bases for name, each in _MEMBER_RULES.get(base, {}).items()}
     for field in msgspec.structs.fields(kind):
@@ -372,7 +359,7 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
             changes.append(_downgraded_member)
         if changes:
             change = changes[0] if len(changes) == 1 else functools.partial(_apply_in_turn, changes)
-            member_changes.append(_MemberChange(field.name, field.default, change))
+            member_changes.append((field.name, field.default, change))
     if not member_changes:
         return None
 
