@@ -75,19 +75,13 @@ class Failure:
 
     Attributes:
         text: The format of the error text; `{}` stands for the representation of an argument.
-        arguments: The values in the text.
+        arguments: The values in the text; those in a tuple are listed without brackets.
         path: The path of the failing value, innermost step first.
     """
 
     text: str
     arguments: tuple[Any, ...] = ()
     path: list[str | int] = attrs.field(factory=list[str | int])
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """Values that an error text lists one after another, without brackets."""
-
-    values: Sequence[Any]
 
 
 Failures: TypeAlias = "list[Failure] | None"
@@ -620,7 +614,9 @@ def failure_text(failure: Failure, chars: int) -> str:
     for argument in failure.arguments:
         shown: list[str] = []
         room = chars
-        for value in argument.values if isinstance(argument, Listed) else (argument,):
+        for value in cast(
+            "Sequence[Any]", argument if isinstance(argument, tuple) else (argument,)
+        ):
             shown.append(representation(value, chars))
             room -= len(shown[-1])
             if room <= 0:
@@ -844,7 +840,7 @@ def _rest_of_items(
             if key == "additionalItems":
                 verb = _was_or_were(len(extra))
                 text = f"Additional items are not allowed ({{}} {verb} unexpected)"
-                return [Failure(text, (Listed(extra),))]
+                return [Failure(text, (tuple(extra),))]
             noun = "items" if prefix != 1 else "item"
             text = f"Expected at most {prefix} {noun} but found {len(extra)} extra: {{}}"
             return [Failure(text, (extra if len(extra) != 1 else extra[0],))]
@@ -1001,7 +997,7 @@ def _additional_properties(
     )
     given = source.get("patternProperties")
     patterns = [] if given is None else _patterns(reader, subschema, given)
-    sources = sorted(name for _, name in patterns)
+    sources = tuple(sorted(name for _, name in patterns))
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
         if value is True:
@@ -1018,11 +1014,11 @@ def _additional_properties(
         if not extras:
             return None
         evaluation.spend(2 * len(extras))
-        names = Listed(sorted(extras))
+        names = tuple(sorted(extras))
         if patterns:
             verb = "does" if len(extras) == 1 else "do"
             text = f"{{}} {verb} not match any of the regexes: {{}}"
-            return [Failure(text, (names, Listed(sources)))]
+            return [Failure(text, (names, sources))]
         text = (
             f"Additional properties are not allowed ({{}} {_was_or_were(len(extras))} unexpected)"
         )
@@ -1137,7 +1133,7 @@ def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
             return None
         if not valid:
             return [Failure("{} is not valid under any of the given schemas", (instance,))]
-        return [Failure("{} is valid under each of {}", (instance, Listed([*valid[1:], valid[0]])))]
+        return [Failure("{} is valid under each of {}", (instance, (*valid[1:], valid[0])))]
 
     return None, check
 
@@ -1330,17 +1326,17 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         verb = _was_or_were(len(left))
         if are_items:
             text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
-            return [Failure(text, (Listed([item for _, item in left]),))]
+            return [Failure(text, (tuple(item for _, item in left),))]
         names = [name for name, _ in left]
         if value is False:
             evaluation.spend(len(names))
             text = f"Unevaluated properties are not allowed ({{}} {verb} unexpected)"
-            return [Failure(text, (Listed(sorted(names)),))]
+            return [Failure(text, (tuple(sorted(names)),))]
         text = (
             "Unevaluated properties are not valid under the given schema"
             f" ({{}} {verb} unevaluated and invalid)"
         )
-        return [Failure(text, (Listed(names),))]
+        return [Failure(text, (tuple(names),))]
 
     return kind, check
 
