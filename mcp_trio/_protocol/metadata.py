@@ -153,7 +153,7 @@ class Metadata:
         Raises:
             msgspec.ValidationError: It is neither a string nor an integer.
         """
-        return checked_token(self._values or {})
+        return progress_token_in(self._values or {})
 
     @property
     def is_readable(self) -> bool:
@@ -270,10 +270,10 @@ def progress_token_of(method: Method, params: Any, raw: Raw | None) -> types.Req
     """
     if method.is_custom and not isinstance(params, types.Params):
         params = msgspec.json.decode(raw or b"{}", type=_AnyParams)
-    return checked_token(params.meta) if params.meta else None
+    return progress_token_in(params.meta) if params.meta else None
 
 
-def checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
+def progress_token_in(meta: Mapping[str, Any]) -> types.RequestId | None:
     """Return the progress token in a `_meta`; None if the sender wants no progress.
 
     Raises:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Notification, Request
-from mcp_trio._protocol.metadata import Metadata, checked_token
+from mcp_trio._protocol.metadata import Metadata, progress_token_in
 
 CALL_TOOL: Final = "tools/call"
 
@@ -56,7 +56,7 @@ class ToolCall(
             token = metadata.progress_token
         elif given.meta is not UNSET:
             meta = _decode_meta(b'{"_meta":%b}' % bytes(given.meta)).meta
-            token = checked_token(meta) if meta else None
+            token = progress_token_in(meta) if meta else None
         try:
             params = types.CallToolParams(
                 name=given.name,
