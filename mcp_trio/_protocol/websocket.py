@@ -63,7 +63,7 @@ def token_subprotocol(token: str) -> str:
 
 def chosen_subprotocol(request: HttpRequest) -> str | None:
     """Return the subprotocol that the server chooses; None if the client does not offer it."""
-    return SUBPROTOCOL if SUBPROTOCOL in _offered(request) else None
+    return SUBPROTOCOL if SUBPROTOCOL in _elements(request, SUBPROTOCOLS) else None
 
 
 def with_token_header(request: HttpRequest) -> HttpRequest:
@@ -71,7 +71,7 @@ def with_token_header(request: HttpRequest) -> HttpRequest:
 
     An existing `Authorization` is kept.
     """
-    offered = _offered(request)
+    offered = _elements(request, SUBPROTOCOLS)
     tokens = [each for each in offered if each.startswith(_TOKEN_PREFIX)]
     if not tokens:
         return request
@@ -84,12 +84,6 @@ def with_token_header(request: HttpRequest) -> HttpRequest:
             token = base64.b64decode(padded, b"-_", validate=True).decode()
             headers.setdefault("authorization", f"Bearer {token}")
     return attrs.evolve(request, headers=headers)
-
-
-def _offered(request: HttpRequest) -> list[str]:
-    return [
-        each.strip() for each in (request.header(SUBPROTOCOLS) or "").split(",") if each.strip()
-    ]
 
 
 def has_token(request: HttpRequest, token: str) -> bool:
@@ -109,7 +103,8 @@ _KEY_BYTES: Final = 16
 
 def is_websocket_upgrade(request: HttpRequest) -> bool:
     """Return whether a request asks for an upgrade to WebSocket, valid or not."""
-    return "upgrade" in request.headers and "websocket" in _elements(request, "upgrade")
+    has_upgrade = "upgrade" in request.headers
+    return has_upgrade and "websocket" in map(str.lower, _elements(request, "upgrade"))
 
 
 def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
@@ -129,7 +124,8 @@ def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
         key = base64.b64decode(request.header("sec-websocket-key") or "", validate=True)
     except ValueError:
         key = b""
-    if "upgrade" not in _elements(request, "connection") or len(key) != _KEY_BYTES:
+    connection = map(str.lower, _elements(request, "connection"))
+    if "upgrade" not in connection or len(key) != _KEY_BYTES:
         return Rejection(status=400, text="the WebSocket handshake is invalid")
     return None
 
@@ -140,7 +136,8 @@ def _upgrade_required(text: str) -> Rejection:
 
 
 def _elements(request: HttpRequest, name: str) -> list[str]:
-    return [each.strip().lower() for each in (request.header(name) or "").split(",")]
+    """Return the elements of the list in a header, without empty ones."""
+    return [each.strip() for each in (request.header(name) or "").split(",") if each.strip()]
 
 
 # The end of a connection.
