@@ -528,12 +528,7 @@ def has_more_long_exponents(count_max: int, text: bytes) -> bool:
 
 
 class _EncodedRequest(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
-    id: int | str
-    method: str
-    params: Any
-
-
-class _EncodedNotification(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
+    id: int | str | UnsetType  # a notification has none
     method: str
     params: Any
 
@@ -543,15 +538,9 @@ class _EncodedResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False)
     result: Any
 
 
-class _EncodedError(msgspec.Struct, gc=False):
-    code: int
-    message: str
-    data: Any
-
-
 class _EncodedErrorResponse(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     id: int | str | UnsetType
-    error: _EncodedError
+    error: ErrorObject
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -584,7 +573,7 @@ def encode_notification(
     Raises:
         Unencodable: `params` cannot be written as JSON, or are nested too deeply.
     """
-    notification = _EncodedNotification(method, UNSET if params is None else params)
+    notification = _EncodedRequest(UNSET, method, UNSET if params is None else params)
     return _encode(notification, json_depth_max)
 
 
@@ -593,7 +582,7 @@ def encode_plain_notification(method: str, params: msgspec.Struct) -> bytes:
 
     UTF-8 can encode these, and they are not nested, so no check is needed.
     """
-    return _ENCODER.encode(_EncodedNotification(method, params))
+    return _ENCODER.encode(_EncodedRequest(UNSET, method, params))
 
 
 def encode_response(
@@ -629,7 +618,7 @@ def encode_error(
     Raises:
         Unencodable: `data` cannot be written as JSON, or is nested too deeply.
     """
-    error = _EncodedErrorResponse(UNSET if id is None else id, _EncodedError(code, message, data))
+    error = _EncodedErrorResponse(UNSET if id is None else id, ErrorObject(code, message, data))
     return _encode(error, json_depth_max)
 
 
