@@ -2,8 +2,8 @@
 
 This is the framing of stdio, for every transport that is a reliable stream of bytes. Reads and
 writes of a `ByteSource` or `ByteSink` never wait: they raise `BlockingIOError`. Then `send` waits
-and tries again, and `send_nowait` returns, so that both share their code. Over stdio, source and
-sink are a `Descriptor` (`descriptors.py`).
+and tries again, and `send_nowait` returns, so that both share their code. Over stdio and sockets,
+source and sink are a `Descriptor` (`descriptors.py`).
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class ByteSink(Protocol):
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class LineChannel:
-    """A channel over a `ByteSource` and a `ByteSink`, both of which it owns.
+    """A channel that reads `source` and writes `sink`, which may be the same; it owns both.
 
     It promises more than `Channel`: after a cancelled `send` it is still usable. Each message was
     then sent or not; the next `send` first finishes a message of which a part was written.
@@ -79,6 +79,8 @@ class LineChannel:
     _was_drained: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _is_ended: bool = attrs.field(default=False, init=False)
+    _is_closing: bool = attrs.field(default=False, init=False)
+    _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._splitter = LineSplitter(message_bytes_max=self.limits.messages.bytes_max)
@@ -196,18 +198,27 @@ class LineChannel:
         return chunk
 
     async def aclose(self) -> None:
-        """Close source and sink; see `Channel.aclose`."""
-        self.mark_closed()
-        self.source.close()
-        self.sink.close()
+        """Close source and sink; see `Channel.aclose`. A second call waits for the first."""
+        with trio.CancelScope(shield=True):
+            if self._is_closing:
+                await self._closed.wait()
+            else:
+                self._is_closing = True
+                self.mark_closed()
+                try:
+                    await self._finish()
+                finally:
+                    self.source.close()
+                    self.sink.close()
+                    self._closed.set()
         await trio.lowlevel.checkpoint()
 
     def mark_closed(self) -> None:
-        """Let every later call but `aclose` raise; source and sink stay open.
-
-        Channels over processes and sockets call this first, and then close the connection in steps.
-        """
+        """Let every later call but `aclose` raise; source and sink stay open."""
         self._is_closed = True
+
+    async def _finish(self) -> None:
+        """End the connection in bounded time, before source and sink are closed."""
 
 
 def memory_pair(
@@ -226,11 +237,11 @@ def memory_pair(
         chunk_bytes: The most bytes that a receiver reads at once, even if that cuts a message.
     """
     one, other = (
-        MemoryPipe(buffer_bytes_max=buffer_bytes_max, chunk_bytes=chunk_bytes) for _ in range(2)
+        _MemoryPipe(buffer_bytes_max=buffer_bytes_max, chunk_bytes=chunk_bytes) for _ in range(2)
     )
     first, second = (
         LineChannel(
-            source=ReadEnd(pipe=source), sink=WriteEnd(pipe=sink), transport="memory", limits=limits
+            source=_ReadEnd(source), sink=_WriteEnd(sink), transport="memory", limits=limits
         )
         for source, sink in ((one, other), (other, one))
     )
@@ -238,7 +249,7 @@ def memory_pair(
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class MemoryPipe:
+class _MemoryPipe:
     """One direction of a memory pair: a bounded buffer, and the tasks that wait for a change."""
 
     buffer_bytes_max: int
@@ -246,56 +257,44 @@ class MemoryPipe:
     content: bytearray = attrs.field(factory=bytearray, init=False)
     has_reader: bool = attrs.field(default=True, init=False)
     has_writer: bool = attrs.field(default=True, init=False)
-    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    async def wait_change(self) -> None:
-        """Wait for the next read, write or close."""
-        await self._waiting.park()
-
-    def changed(self) -> None:
-        """Wake all tasks that wait for a change."""
-        self._waiting.unpark_all()
+    waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class ReadEnd:
-    """The reader's end of a `MemoryPipe`: a `ByteSource`."""
+@attrs.frozen(eq=False, repr=False)
+class _ReadEnd:
+    """The reader's end of a `_MemoryPipe`: a `ByteSource`."""
 
-    pipe: MemoryPipe
+    pipe: _MemoryPipe
 
     def read_nowait(self) -> bytes:
-        """Return buffered bytes; see `ByteSource.read_nowait`."""
         pipe = self.pipe
         if not pipe.content and pipe.has_writer:
             raise BlockingIOError
         chunk = bytes(pipe.content[: pipe.chunk_bytes])
         del pipe.content[: pipe.chunk_bytes]
-        pipe.changed()
+        pipe.waiting.unpark_all()
         return chunk
 
     async def wait_readable(self) -> None:
-        """Wait for bytes or an end; see `ByteSource.wait_readable`."""
         pipe = self.pipe
         if pipe.content or not (pipe.has_writer and pipe.has_reader):
             await trio.lowlevel.checkpoint()
         else:
-            await pipe.wait_change()
+            await pipe.waiting.park()
 
     def close(self) -> None:
-        """Close this end and drop the buffered bytes; see `ByteSource.close`."""
         self.pipe.has_reader = False
         self.pipe.content.clear()
-        self.pipe.changed()
+        self.pipe.waiting.unpark_all()
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class WriteEnd:
-    """The writer's end of a `MemoryPipe`: a `ByteSink`."""
+@attrs.frozen(eq=False, repr=False)
+class _WriteEnd:
+    """The writer's end of a `_MemoryPipe`: a `ByteSink`."""
 
-    pipe: MemoryPipe
+    pipe: _MemoryPipe
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """Fill the buffer; see `ByteSink.write_nowait`."""
         pipe = self.pipe
         if not pipe.has_reader:
             raise BrokenPipeError("the other end is closed")
@@ -303,14 +302,12 @@ class WriteEnd:
         if not piece:
             raise BlockingIOError
         pipe.content += piece
-        pipe.changed()
+        pipe.waiting.unpark_all()
         return len(piece)
 
     async def wait_writable(self) -> None:
-        """Wait for room; see `ByteSink.wait_writable`."""
-        await self.pipe.wait_change()
+        await self.pipe.waiting.park()
 
     def close(self) -> None:
-        """Close this end; see `ByteSink.close`."""
         self.pipe.has_writer = False
-        self.pipe.changed()
+        self.pipe.waiting.unpark_all()

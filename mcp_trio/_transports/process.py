@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import trio
@@ -299,21 +299,15 @@ _INHERITED_PREFIX: Final = "LC_"
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class ProcessChannel:
+class ProcessChannel(LineChannel):
     """The channel to a server subprocess; made by `open_process_channel`.
 
     When the subprocess exits, its process group is killed, and `receive` and `send` raise
     `ConnectionLost` with the exit status and the last lines of its stderr, even after a clean exit.
     """
 
-    transport: ClassVar[str] = "stdio"
-
     _name: str = attrs.field(alias="name")
     _child: ChildProcess = attrs.field(alias="child")
-    _lines: LineChannel = attrs.field(alias="lines")
-    _limits: Limits = attrs.field(alias="limits")
-    _is_closing: bool = attrs.field(default=False, init=False)
-    _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def exit_status(self) -> int | None:
@@ -325,57 +319,32 @@ class ProcessChannel:
         """The last lines of its stderr."""
         return self._child.tail.text
 
-    @property
-    def bytes_sent(self) -> int:
-        """The number of bytes sent, an optional member of a channel (see `channel.py`)."""
-        return self._lines.bytes_sent
-
-    @property
-    def is_unfinished(self) -> bool:
-        """True while a part of a message is left to be sent; optional as well."""
-        return self._lines.is_unfinished
-
     async def send(self, messages: Sequence[bytes]) -> None:
-        """Send all messages; see `Channel.send`."""
+        """Send all messages; see `Channel.send`. `send_nowait` does not say why a server ended."""
         try:
-            await self._lines.send(messages)
+            await super().send(messages)
         except trio.BrokenResourceError:
             raise await self._connection_lost() from None
 
-    def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Send without waiting; only `receive` reports why the server is gone."""
-        return self._lines.send_nowait(messages)
-
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return the messages that have arrived, at least one; the end raises `ConnectionLost`."""
-        messages = await self._lines.receive()
+        messages = await super().receive()
         if messages:
             return messages
         raise await self._connection_lost()
 
-    async def aclose(self) -> None:
+    async def _finish(self) -> None:
         """Stop the server: close its stdin, wait, send SIGTERM, wait, and kill its group.
 
         Takes at most `limits.shutdown.close_seconds`, `limits.shutdown.terminate_seconds` and
-        `limits.shutdown.kill_seconds`, and leaves no process and no zombie. Cancellation does not
-        shorten it. A second call waits for the first.
+        `limits.shutdown.kill_seconds`, and leaves no process and no zombie.
         """
-        with trio.CancelScope(shield=True):
-            if self._is_closing:
-                await self._closed.wait()
-            else:
-                self._is_closing = True
-                await self._stop()
-        await trio.lowlevel.checkpoint()
-
-    async def _stop(self) -> None:
-        child, shutdown = self._child, self._limits.shutdown
+        child, shutdown = self._child, self.limits.shutdown
         steps: tuple[tuple[Callable[[], None], float], ...] = (
             (child.stdin.close, shutdown.close_seconds),
             (child.terminate, shutdown.terminate_seconds),
             (child.kill, shutdown.kill_seconds),
         )
-        self._lines.mark_closed()
         child.stdout.interrupt()  # ends a `receive`, before `discard_stdout` reads in its place
 
         async def discard_stdout() -> None:
@@ -383,22 +352,18 @@ class ProcessChannel:
             while await child.stdout.read():
                 pass
 
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(discard_stdout)
-                for step, seconds in steps:
-                    if not child.ended.is_set():
-                        step()
-                        with trio.move_on_after(seconds):
-                            await child.ended.wait()
-                nursery.cancel_scope.cancel()
-        finally:
-            await self._lines.aclose()
-            self._closed.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(discard_stdout)
+            for step, seconds in steps:
+                if not child.ended.is_set():
+                    step()
+                    with trio.move_on_after(seconds):
+                        await child.ended.wait()
+            nursery.cancel_scope.cancel()
 
     async def _connection_lost(self) -> ConnectionLost:
         """Return the error for a lost server, after a short wait for exit status and last lines."""
-        with trio.move_on_after(self._limits.shutdown.exit_status_seconds):
+        with trio.move_on_after(self.limits.shutdown.exit_status_seconds):
             await self._child.ended.wait()
         status = self.exit_status
         if status is None:
@@ -456,6 +421,8 @@ async def open_process_channel(
     return ProcessChannel(
         name=os.fspath(command[0]),
         child=child,
-        lines=LineChannel(source=child.stdout, sink=child.stdin, transport="stdio", limits=limits),
+        source=child.stdout,
+        sink=child.stdin,
+        transport="stdio",
         limits=limits,
     )

@@ -72,8 +72,6 @@ class SocketChannel(LineChannel):
     auth: AuthInfo | None = None
     is_first_byte_checked: bool = True
     network: str | None = attrs.field(default=None, init=False)
-    _is_closing: bool = attrs.field(default=False, init=False)
-    _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return the messages that have arrived, with their sender if it is known."""
@@ -98,30 +96,19 @@ class SocketChannel(LineChannel):
     def mark_going_away(self) -> None:
         """Do nothing: a line protocol cannot express it."""
 
-    async def aclose(self) -> None:
-        """Shut down writing, wait until the peer closes, and close the socket.
+    async def _finish(self) -> None:
+        """Shut down writing, and wait until the peer closes.
 
         A socket that is closed with unread data in it would discard what was sent.
         """
-        with trio.CancelScope(shield=True):
-            if self._is_closing:
-                await self._closed.wait()
-            else:
-                self._is_closing = True
-                self.mark_closed()
-                self.socket.interrupt()
-                self.socket.shut_writing()
-                try:
-                    with (
-                        trio.move_on_after(self.limits.shutdown.close_seconds),
-                        contextlib.suppress(OSError),
-                    ):
-                        while not self._is_ended and await self.socket.read():
-                            pass
-                finally:
-                    self.socket.close()
-                    self._closed.set()
-        await trio.lowlevel.checkpoint()
+        self.socket.interrupt()
+        self.socket.shut_writing()
+        with (
+            trio.move_on_after(self.limits.shutdown.close_seconds),
+            contextlib.suppress(OSError),
+        ):
+            while not self._is_ended and await self.socket.read():
+                pass
 
 
 def _channel(
