@@ -268,11 +268,6 @@ class _PendingRequest:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     answered: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    @property
-    def awaits_http_status(self) -> bool:
-        """True if the server has not yet said if it accepts the request."""
-        return not (self.is_accepted or self.is_session_unknown)
-
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class HttpChannel:
@@ -378,12 +373,7 @@ class HttpChannel:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Send the requests at the beginning of `messages`; return their number.
-
-        Raises:
-            trio.ClosedResourceError: This side was closed.
-            trio.BrokenResourceError: The session has ended.
-        """
+        """Send the requests at the beginning of `messages`; return their number."""
         self._check_open()
         started = 0
         for data in messages:
@@ -740,7 +730,8 @@ class HttpChannel:
         """
 
         def has_request_without_status() -> bool:
-            return any(request.awaits_http_status for request in self._pending.values())
+            pending = self._pending.values()
+            return any(not (each.is_accepted or each.is_session_unknown) for each in pending)
 
         async def end_later() -> None:
             with trio.move_on_after(self._endpoint_client.limits.shutdown.close_seconds):
@@ -772,7 +763,7 @@ class HttpChannel:
 
     async def start(self) -> None:
         """Start the task that all requests run in; nothing is sent."""
-        self._reported_state.begin()
+        self._reported_state.report()
         trio.lowlevel.spawn_system_task(self._run, context=copy_context())
         with trio.CancelScope(shield=True):  # a cancelled caller could not close the channel
             await self._started.wait()

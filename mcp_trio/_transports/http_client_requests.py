@@ -88,7 +88,7 @@ OnProgress: TypeAlias = Callable[[int], object]
 """Called with the number of body bytes that were sent since the last call."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class _RequestBody(httpx2.AsyncByteStream):
     """A request body that is sent in chunks, so that its progress is seen.
 
@@ -99,28 +99,23 @@ class _RequestBody(httpx2.AsyncByteStream):
     data: bytes
     chunk_bytes: int
     on_progress: OnProgress | None
+    _position: int = attrs.field(default=0, init=False)
+    _requested_bytes: int = attrs.field(default=0, init=False)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Chunks(memoryview(self.data), self.chunk_bytes, self.on_progress)
-
-
-@attrs.define(eq=False, repr=False)
-class _Chunks(AsyncIterator[bytes]):
-    remaining: memoryview
-    chunk_bytes: int
-    on_progress: OnProgress | None
-    requested_bytes: int = 0
+        self._position = self._requested_bytes = 0  # `auth` may send the request again
+        return self
 
     async def __anext__(self) -> bytes:
         # The next chunk is requested after the previous one has been sent.
         if self.on_progress is not None:
-            self.on_progress(self.requested_bytes)
-        chunk = self.remaining[: self.chunk_bytes]
-        self.remaining = self.remaining[self.chunk_bytes :]
-        self.requested_bytes = len(chunk)
+            self.on_progress(self._requested_bytes)
+        chunk = self.data[self._position : self._position + self.chunk_bytes]
+        self._requested_bytes = len(chunk)
+        self._position += len(chunk)
         if not chunk:
             raise StopAsyncIteration
-        return bytes(chunk)
+        return chunk
 
 
 # Requests and responses ---------------------------------------------------------------------------
@@ -142,12 +137,6 @@ _NOT_SENT: Final = (
     httpx2.PoolTimeout,
     httpx2.ProxyError,
 )
-
-_LOSSES: Final[Sequence[tuple[tuple[type[Exception], ...], str, type[ConnectionLost]]]] = (
-    (_NOT_SENT, "cannot connect to", ConnectionLost),
-    ((httpx2.RequestError,), "the connection broke to", OutcomeUnknown),
-)
-_OTHER_LOSS: Final = ("the request failed at", ConnectionLost)
 
 
 class SessionNotFound(Exception):  # noqa: N818  the session has ended, which is not an error
@@ -239,14 +228,27 @@ class EndpointClient:
         own = [("Accept", JSON_OR_EVENT_STREAM), ("Content-Type", JSON), *headers]
         return self._request("POST", own, content=message, url=url, on_progress=on_progress)
 
-    def get_stream(
+    @asynccontextmanager
+    async def get_stream(
         self, last_event_id: str | None = None
-    ) -> AbstractAsyncContextManager[httpx2.Response]:
-        """GET an event stream, or the rest of one after an event; yield the response, unread."""
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        """GET an event stream, or the rest of one after an event; yield the response, unread.
+
+        Raises:
+            SessionNotFound: The server does not know the session.
+            UnexpectedResponse: The server rejects the request.
+            ConnectionLost: The response is not an event stream.
+        """
         own = [("Accept", EVENT_STREAM), ("Cache-Control", "no-store"), *self.session_headers()]
         if last_event_id is not None:
             own.append((LAST_EVENT_ID, last_event_id))
-        return self._request("GET", own)
+        async with self._request("GET", own) as response:
+            await self.check_success(response)
+            if not is_event_stream(response):
+                received = response.headers.get("content-type", "no media type")
+                text = f"the server answered with {received} instead of {EVENT_STREAM}"
+                raise ConnectionLost(text)
+            yield response
 
     async def delete(self) -> None:
         """DELETE the session, which the server may reject."""
@@ -323,7 +325,7 @@ class EndpointClient:
         """
         self.check_not_encoded(response)
         received = bytearray()
-        async with unencoded_pieces(response) as pieces:
+        async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
                 received += piece
                 if len(received) > bytes_max:
@@ -355,8 +357,11 @@ class EndpointClient:
             return error
         if isinstance(error, UnexpectedResponse):
             return error.loss(self)
-        rows = ((text, kind) for causes, text, kind in _LOSSES if isinstance(error, causes))
-        text, kind = next(rows, _OTHER_LOSS)
+        text, kind = "the request failed at", ConnectionLost
+        if isinstance(error, _NOT_SENT):
+            text = "cannot connect to"
+        elif isinstance(error, httpx2.RequestError):
+            text, kind = "the connection broke to", OutcomeUnknown
         loss = kind(f"{text} {self.name}: {text_with_cause(error)}")
         loss.__cause__ = error
         return loss
@@ -372,12 +377,15 @@ async def body_pieces(
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """Iterate over the body as it arrives, decoded or raw; leaving early closes the connection.
 
-    Decoding has no limit: a body that is not raw has to have no `content_encoding`.
+    Decoding has no limit: a body that is not raw has to have no `content_encoding`. Raw pieces of
+    such a body are the same bytes, and cost less. A body that its transport has read already is
+    there only decoded.
 
     The iterator is a stack of async generators, which are closed in the right order only by an
     exception from the innermost one. So an iterator that is left early is read on in a cancelled
     scope.
     """
+    is_raw = is_raw and not response.is_stream_consumed
     pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
     try:
         with errors_converted_to(httpx2):
@@ -394,26 +402,10 @@ async def body_pieces(
                     pass
 
 
-def unencoded_pieces(
-    response: httpx2.Response,
-) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-    """Iterate, by `body_pieces`, over a body without `content_encoding` as it arrives.
-
-    Raw pieces are the same bytes, and cost less. A body that its transport has read already is
-    there only decoded.
-    """
-    return body_pieces(response, is_raw=not response.is_stream_consumed)
-
-
 async def bounded_body(
     response: httpx2.Response, bytes_max: int, *, is_raw: bool = False
 ) -> bytes | None:
-    """Return the body, decoded or raw; None if it has more than `bytes_max` bytes.
-
-    Decoding has no limit, as in `body_pieces`.
-    """
-    if response.is_stream_consumed:  # by its transport
-        return response.content if len(response.content) <= bytes_max else None
+    """Return the body by `body_pieces`; None if it has more than `bytes_max` bytes."""
     body = bytearray()
     async with body_pieces(response, is_raw=is_raw) as pieces:
         async for piece in pieces:
@@ -434,13 +426,6 @@ def content_encoding(response: httpx2.Response) -> str:
 def is_event_stream(response: httpx2.Response) -> bool:
     """Return whether the body is an event stream."""
     return media_type_of(response.headers.get("content-type")) == EVENT_STREAM
-
-
-def check_event_stream(response: httpx2.Response) -> None:
-    """Raise `ConnectionLost` if the body is not an event stream."""
-    if not is_event_stream(response):
-        received = response.headers.get("content-type", "no media type")
-        raise ConnectionLost(f"the server answered with {received} instead of {EVENT_STREAM}")
 
 
 def session_id_of(response: httpx2.Response) -> str | None:
@@ -513,7 +498,7 @@ class EventStream:
         has_events = False
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         try:
-            async with unencoded_pieces(response) as pieces:
+            async with body_pieces(response, is_raw=True) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         has_events = True
@@ -561,17 +546,11 @@ class EventStream:
     async def connect(self) -> None:
         """GET the stream, from its beginning or after the last event, and read it.
 
-        A server that cannot be reached, or answers with a 5xx status, counts as one of `failures`.
-
-        Raises:
-            SessionNotFound: The server does not know the session.
-            UnexpectedResponse: The server rejects the request.
-            ConnectionLost: The response is not an event stream.
+        A server that cannot be reached, or answers with a 5xx status, counts as one of `failures`;
+        the other errors of `EndpointClient.get_stream` are raised.
         """
         try:
             async with self.endpoint_client.get_stream(self.last_event_id) as response:
-                await self.endpoint_client.check_success(response)
-                check_event_stream(response)
                 self.was_accepted = True
                 self.was_tried.set()
                 self.reported_state.change("open")
@@ -630,10 +609,8 @@ class HttpSseStream:
     async def _read(self, until_endpoint: trio.CancelScope) -> None:
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         async with self.endpoint_client.get_stream() as response:
-            await self.endpoint_client.check_success(response)
-            check_event_stream(response)
             self.endpoint_client.check_not_encoded(response)
-            async with unencoded_pieces(response) as pieces:
+            async with body_pieces(response, is_raw=True) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         await self._receive(event, until_endpoint)
