@@ -27,7 +27,6 @@ import trio
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import (
-    JSON,
     Headers,
     HttpRequest,
     decoded_headers,
@@ -72,9 +71,18 @@ async def _send_shielded(send: Send, message: Message) -> None:
         await send(message)
 
 
+async def send_response(
+    send: Send, status: int, headers: Headers, body: bytes, *, kind: str = "http.response"
+) -> None:
+    """Send a complete response by two messages whose types begin with `kind`."""
+    fields = encoded_headers([*headers, ("Content-Length", str(len(body)))])
+    await send({"type": f"{kind}.start", "status": status, "headers": fields})
+    await send({"type": f"{kind}.body", "body": body})
+
+
 # WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
 # It may shield its writes from cancellation, for as long as its client reads nothing. So once a
-# WebSocket is open, only the task `AsgiSocket.write` calls `send`, and no other task ever waits
+# WebSocket is open, only the task `_AsgiSocket.write` calls `send`, and no other task ever waits
 # until that task has finished. If `send` has not returned at the end, the host aborts the
 # connection.
 
@@ -91,7 +99,7 @@ _VALID_HANDSHAKE_HEADERS: Final = {
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class AsgiUpgrade:
+class _AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
@@ -110,22 +118,13 @@ class AsgiUpgrade:
         if _RESPONSE_EXTENSION not in self.extensions:
             await self._put({"type": "websocket.close", "code": int(CloseCode.POLICY_VIOLATION)})
             return
-        body = rejection.body()
-        length = ("Content-Length", str(len(body)))
-        headers = encoded_headers([("Content-Type", JSON), length, *rejection.headers])
-        start = {
-            "type": f"{_RESPONSE_EXTENSION}.start",
-            "status": rejection.status,
-            "headers": headers,
-        }
-        await self._put(start)
-        await self._put({"type": f"{_RESPONSE_EXTENSION}.body", "body": body})
+        await send_response(self._put, *rejection.response(), kind=_RESPONSE_EXTENSION)
 
     @asynccontextmanager
-    async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
+    async def opened(self, subprotocol: str | None) -> AsyncGenerator["_AsgiSocket", None]:
         """Accept the handshake; the WebSocket is open within the context."""
         await self._put({"type": "websocket.accept", "subprotocol": subprotocol})
-        socket = AsgiSocket(self.receive, self.send, self.limits)
+        socket = _AsgiSocket(self.receive, self.send, self.limits)
         trio.lowlevel.spawn_system_task(socket.write)
         try:
             async with trio.open_nursery() as nursery:
@@ -143,7 +142,7 @@ class AsgiUpgrade:
 
 
 @attrs.define(eq=False, repr=False)
-class AsgiSocket:
+class _AsgiSocket:
     """A `MessageSocket` over ASGI. Only the tasks `read` and `write` call the ASGI server.
 
     Attributes:
@@ -218,7 +217,6 @@ class AsgiSocket:
     # The `MessageSocket`
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """Send messages; if this is cancelled, still finish the message that is being sent."""
         await self._put([{"type": "websocket.send", "text": text} for text in texts])
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
@@ -238,8 +236,7 @@ class AsgiSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """False: the task `write` finishes every message."""
-        return False
+        return False  # the task `write` finishes every message
 
     async def _put(self, messages: Sequence[Message]) -> None:
         await self._all_sent()  # a cancelled call may have left messages in the queue
@@ -260,7 +257,6 @@ class AsgiSocket:
             raise trio.BrokenResourceError("the peer has disconnected")
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return received messages; raise `SocketEnded` after the last one."""
         try:
             messages = await self._inbox.take()
         except trio.ClosedResourceError:
@@ -271,20 +267,15 @@ class AsgiSocket:
         raise self._ended
 
     async def ping(self) -> None:
-        """Wait until all messages are sent, since ASGI has no pings."""
-        await self._all_sent()
+        await self._all_sent()  # ASGI has no pings
 
     def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  of `MessageSocket`
-        """Return whether sending one message has taken `limits.messages.write_stall_seconds`.
-
-        The ASGI server notices a client that sends nothing, but not one that reads nothing.
-        """
+        # The ASGI server notices a client that sends nothing, but not one that reads nothing.
         waited_seconds = trio.current_time() - self._sending_since
         return bool(self._unsent) and waited_seconds >= self._limits.messages.write_stall_seconds
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """Send a close frame, and wait until the client has disconnected."""
-        self._inbox.end()
         self._inbox.close()
         message = {"type": "websocket.close", "code": int(code), "reason": close_reason(reason)}
         with suppress(trio.BrokenResourceError):
@@ -304,10 +295,6 @@ _NO_TRIO: Final = (
 _cached_encoded_headers: Final = functools.lru_cache(maxsize=256)(encoded_headers)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-_BAD_REQUEST: Final = 400
-_REQUEST_TIMEOUT: Final = 408
-_HEADERS_TOO_LARGE: Final = 431
-_INTERNAL_SERVER_ERROR: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
 
 # The bytes around the name and the value of a header line.
@@ -353,11 +340,7 @@ class AsgiHost:
             case "http" if trio.lowlevel.in_trio_task():
                 await self._serve(scope, receive, send)
             case "http":
-                body = _NO_TRIO.encode("ascii")
-                headers = encoded_headers([*PLAIN_TEXT_HEADERS, ("content-length", str(len(body)))])
-                status = _INTERNAL_SERVER_ERROR
-                await send({"type": "http.response.start", "status": status, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
+                await send_response(send, 500, PLAIN_TEXT_HEADERS, _NO_TRIO.encode("ascii"))
             case "lifespan":
                 while (await receive())["type"] != "lifespan.shutdown":
                     await send({"type": "lifespan.startup.complete"})
@@ -378,11 +361,11 @@ class AsgiHost:
         exchange = AsgiExchange(scope, receive, send, self._bodies, limits=self._limits)
         try:
             if text := self._error_of_long_headers(scope):
-                exchange.reject(_HEADERS_TOO_LARGE, text)
+                exchange.reject(431, text)
             elif {"content-length", "transfer-encoding"} <= exchange.request.headers.keys():
                 # This may be request smuggling (RFC 9112, section 6.3). Some servers accept it.
                 text = "the request has both Content-Length and Transfer-Encoding"
-                exchange.reject(_BAD_REQUEST, text)
+                exchange.reject(400, text)
             else:
                 try:
                     await self._respond(exchange)
@@ -405,7 +388,7 @@ class AsgiHost:
             scheme="https" if request.scheme in ("wss", "https") else "http",
             headers={**request.headers, **_VALID_HANDSHAKE_HEADERS},
         )
-        upgrade = AsgiUpgrade(
+        upgrade = _AsgiUpgrade(
             request=request,
             extensions=scope.get("extensions") or {},
             receive=receive,
@@ -416,7 +399,7 @@ class AsgiHost:
             return
         try:
             if text := self._error_of_long_headers(scope):
-                await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=text))
+                await upgrade.reject(Rejection(status=431, text=text))
             else:
                 await serve_upgrade(upgrade)
         except trio.BrokenResourceError:
@@ -477,7 +460,7 @@ class AsgiExchange:
     _is_multiplexed: bool = attrs.field(init=False)
     _response_state: ResponseState = attrs.field(default=ResponseState.NOT_STARTED, init=False)
     # The status and text that `finish` sends if the application has sent nothing.
-    _host_status: int = attrs.field(default=_INTERNAL_SERVER_ERROR, init=False)
+    _host_status: int = attrs.field(default=500, init=False)
     _host_text: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -560,7 +543,7 @@ class AsgiExchange:
                     timeout.deadline = trio.current_time() + seconds
         text = f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         self.has_late_body = True
-        self.reject(_REQUEST_TIMEOUT, text)
+        self.reject(408, text)
         raise trio.BrokenResourceError(text)
 
     async def gone(self) -> None:

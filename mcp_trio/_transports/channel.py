@@ -178,8 +178,8 @@ class ReceivedQueue:
         self._filled.unpark_all()
 
     def close(self) -> None:
-        """Drop all items, and end every wait in `take` and `room`."""
-        self._is_closed = True
+        """Drop all items, those to come, too, and end every wait in `take` and `room`."""
+        self._is_closed = self._is_ended = True
         self._items.clear()
         self._filled.unpark_all()
         self._emptied.unpark_all()

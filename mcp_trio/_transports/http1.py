@@ -255,13 +255,18 @@ def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...])
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
+def encoded_last_response(status: int, headers: Headers, body: bytes) -> bytes:
+    """Return a complete encoded response, after which the connection closes."""
+    framing = b"content-length: %d\r\n" % len(body)
+    return encoded_response_headers(status, headers, framing=framing, is_last=True) + body
+
+
 def encoded_error(error: HttpError) -> bytes:
     """Return the complete encoded response for an error; the connection then closes."""
-    text, headers = error.text.encode(), PLAIN_TEXT_HEADERS
+    headers = PLAIN_TEXT_HEADERS
     if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         headers = [*headers, ("Retry-After", RETRY_SECONDS)]
-    framing = b"content-length: %d\r\n" % len(text)
-    return encoded_response_headers(error.status, headers, framing=framing, is_last=True) + text
+    return encoded_last_response(error.status, headers, error.text.encode())
 
 
 # Chunked bodies

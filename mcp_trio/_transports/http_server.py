@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 import msgspec
@@ -399,16 +399,10 @@ class NativeConnection:
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.socket.is_broken or self.socket.has_ended or exchange.body_error is not None
-        if not (is_gone and _is_broken(error)):
+        _, others = BaseExceptionGroup("", [error]).split(trio.BrokenResourceError)
+        if others is not None or not is_gone:
             text = f"answering {exchange.request.method} {exchange.request.path} failed"
             self.host.log.report("answering", text, level=logging.ERROR, error=error)
-
-
-def _is_broken(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return all(_is_broken(each) for each in group.exceptions)
-    return isinstance(error, trio.BrokenResourceError)
 
 
 _CHECKS_PER_IDLE_TIME: Final = 8
@@ -433,7 +427,7 @@ async def serve_native(
     """Serve an HTTP application on the listeners until cancelled.
 
     Args:
-        respond: The application; each connection runs one call of it at a time.
+        respond: The HTTP application; each connection runs one call of it at a time.
         listeners: Bound sockets, which are closed at the end.
         limits: The limits of a connection, and the number of connections.
         tls: The TLS settings; without them, connections are plain.
@@ -502,11 +496,9 @@ def _close_listener(listener: trio.SocketListener) -> Iterator[trio.SocketStream
 class NativeHost:
     """The open connections of one application, of which each client address may have a share.
 
+    `serve_native` documents the first attributes.
+
     Attributes:
-        respond: The HTTP application.
-        limits: The limits of a connection, and the number of connections.
-        tls: The TLS settings; without them, connections are plain.
-        serve_upgrade: The WebSocket application; without one, `respond` gets these requests, too.
         last_check: The time of the last check for idle connections, which connections use in place
             of the clock, because it costs less.
         bodies: The bytes of the unfinished bodies of all clients.
@@ -634,14 +626,8 @@ async def serve_websocket(
 ) -> NoReturn:
     """Serve WebSocket connections on the listeners until cancelled; an error ends one connection.
 
-    Args:
-        listeners: Bound sockets, which are closed at the end.
-        admit: Authenticates each handshake. Of a request that is no handshake, it returns the
-            rejection.
-        handle: Serves each accepted channel.
-        limits: The limits of a connection, and the number of connections.
-        tls: The TLS settings; without them, connections are plain.
-        task_status: Gets the listeners once they accept connections.
+    `admit` authenticates each handshake, and returns the rejection of a request that is none.
+    `handle` serves each accepted channel. `serve_native` documents the other arguments.
 
     Cancellation closes the listeners, cancels each call of `handle`, and waits until these have
     returned and their channels are closed, with code 1001 (going away).

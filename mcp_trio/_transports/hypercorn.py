@@ -18,7 +18,14 @@ from hypercorn.config import Config
 
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._protocol.shares import Shares, network_of, shares_of
-from mcp_trio._transports.asgi import Application, IncompleteResponse, Receive, Scope, Send
+from mcp_trio._transports.asgi import (
+    Application,
+    IncompleteResponse,
+    Receive,
+    Scope,
+    Send,
+    send_response,
+)
 from mcp_trio._transports.buffered_sockets import IP_FAMILIES
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.peer_log import PeerLog
@@ -167,14 +174,8 @@ async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> No
         await receive()
         await send({"type": "websocket.close"})
         return
-    body = reason.encode()
-    fields = [
-        (b"content-type", b"text/plain"),
-        (b"content-length", b"%d" % len(body)),
-        (b"retry-after", RETRY_SECONDS.encode()),
-    ]
-    await send({"type": "http.response.start", "status": 503, "headers": fields})
-    await send({"type": "http.response.body", "body": body})
+    headers = [("Content-Type", "text/plain"), ("Retry-After", RETRY_SECONDS)]
+    await send_response(send, 503, headers, reason.encode())
 
 
 def _hypercorn_config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config:

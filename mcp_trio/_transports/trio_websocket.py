@@ -10,7 +10,7 @@ stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `
   substitute nursery keeps the error.
 - trio-websocket does not notice a peer that disconnects during the handshake; `WatchedStream` does.
 - After a protocol violation, trio-websocket closes the stream without a close frame, or leaves it
-  open; `TrioSocket.close` ends every connection properly.
+  open; `_TrioSocket.close` ends every connection properly.
 - After a cancelled send, trio-websocket would send the next message after half a message;
   `WatchedStream` then fails every send.
 - trio-websocket's queue is bounded by messages, and it closes the connection for one that is too
@@ -56,7 +56,7 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded_headers
+from mcp_trio._protocol.http_headers import HttpRequest, encoded_headers
 from mcp_trio._protocol.http_requests import Rejection, text_of_body
 from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import (
@@ -72,7 +72,7 @@ from mcp_trio._transports.buffered_sockets import (
 )
 from mcp_trio._transports.channel import ReceivedQueue, text_with_cause
 from mcp_trio._transports.concurrency import FairSemaphore
-from mcp_trio._transports.http1 import encoded_response_headers
+from mcp_trio._transports.http1 import encoded_last_response
 from mcp_trio._transports.websocket import SocketEnded, WebSocketChannel, start_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
@@ -174,10 +174,22 @@ class WatchedStream(trio.abc.Stream):
             raise trio.BrokenResourceError(
                 "an earlier message was cut short: nothing more can be sent"
             )
+        self.is_writing = True
         try:
-            await self._write(b"".join([self._tail, data]) if self._tail else data)
+            whole = memoryview(b"".join([self._tail, data]) if self._tail else data)
+            for begin in range(0, len(whole), self.chunk_bytes):
+                piece = whole[begin : begin + self.chunk_bytes]
+                self.bytes_sent += len(piece)
+                await self.stream.send_all(piece)
+        except BaseException as error:
+            self.is_cut = True
+            if isinstance(error, trio.ClosedResourceError):  # this side has closed it
+                raise trio.BrokenResourceError("the connection was closed") from None
+            raise
         finally:
             self._tail = b""
+            self.is_writing = False
+            self._written.unpark_all()
 
     @property
     def is_unfinished(self) -> bool:
@@ -204,23 +216,6 @@ class WatchedStream(trio.abc.Stream):
         if written:
             self._tail = data[written:]
         return written > 0
-
-    async def _write(self, data: bytes | bytearray | memoryview) -> None:
-        self.is_writing = True
-        try:
-            whole = memoryview(data)
-            for begin in range(0, len(whole), self.chunk_bytes):
-                piece = whole[begin : begin + self.chunk_bytes]
-                self.bytes_sent += len(piece)
-                await self.stream.send_all(piece)
-        except BaseException as error:
-            self.is_cut = True
-            if isinstance(error, trio.ClosedResourceError):  # this side has closed it
-                raise trio.BrokenResourceError("the connection was closed") from None
-            raise
-        finally:
-            self.is_writing = False
-            self._written.unpark_all()
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until the underlying stream can send; trio-websocket does not use this."""
@@ -394,7 +389,7 @@ def masked_encoder() -> Callable[[str], bytes]:
 
 
 @attrs.define(eq=False, repr=False)
-class TrioSocket:
+class _TrioSocket:
     """A `MessageSocket` over trio-websocket, whose handshake is complete."""
 
     _connection: WebSocketConnection
@@ -410,7 +405,6 @@ class TrioSocket:
 
     @property
     def bytes_sent(self) -> int:
-        """The number of bytes sent, which grows also in the middle of a message."""
         return self._stream.bytes_sent
 
     async def send_texts(self, texts: Sequence[str]) -> None:
@@ -422,7 +416,6 @@ class TrioSocket:
             await self._send(data)
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
-        """Send at most about a chunk of messages without waiting; return their number."""
         self._check_open()
         if not self._stream.can_write_nowait:
             return 0
@@ -431,7 +424,6 @@ class TrioSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if a message was sent in part; the next `send_texts` sends the rest."""
         return self._stream.is_unfinished
 
     def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:
@@ -454,7 +446,6 @@ class TrioSocket:
         await self._stream.send_all(data)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return received messages; raise `SocketEnded` after the last one."""
         try:
             messages = await self._reader.messages.inbox.take()
         except trio.ClosedResourceError:
@@ -464,10 +455,7 @@ class TrioSocket:
         return cast("Sequence[bytes | Oversized]", messages)
 
     def _ending(self) -> SocketEnded:
-        """Return the end of the connection.
-
-        trio-websocket reports a peer's close and a peer's protocol violation in the same way.
-        """
+        # trio-websocket reports a peer's close and a peer's protocol violation in the same way.
         if self._reader.messages.ending is not None:
             return self._reader.messages.ending
         received_close = self._connection.closed
@@ -481,7 +469,6 @@ class TrioSocket:
         )
 
     async def ping(self) -> None:
-        """Ping the peer, and wait for the pong."""
         self._pings += 1
         try:
             await self._connection.ping(struct.pack("!I", self._pings))
@@ -489,21 +476,16 @@ class TrioSocket:
             raise trio.BrokenResourceError("the peer is gone") from None
 
     def is_silent_since(self, moment: float) -> bool:
-        """Return whether this side has been reading since `moment` and has received nothing.
-
-        A peer to which nothing can be sent any more counts as silent. A peer that is still reading
-        earlier messages has not received the ping yet, and does not; slow sends have a time limit
-        of their own.
-        """
+        # A peer to which nothing can be sent any more counts as silent. A peer that is still
+        # reading earlier messages has not received the ping yet, and does not; slow sends have a
+        # time limit of their own.
         stream, since = self._stream, self._stream.listening_since
         has_received = since is None or since > moment
         return stream.is_cut or not (has_received or stream.is_writing)
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """Close with `code`, by a closing handshake unless the peer has closed already."""
-        inbox = self._reader.messages.inbox
-        inbox.end()
-        inbox.close()
+        self._reader.messages.inbox.close()
         is_read = self._reader.error is None and not self._reader.messages.has_too_many_fragments
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
@@ -592,17 +574,13 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
         This takes at most `limits.shutdown.close_seconds`.
         """
-        body = rejection.body()
-        headers = [("Content-Type", JSON), *rejection.headers]
-        framing = b"content-length: %d\r\n" % len(body)
-        encoded = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
         seconds = self.limits.shutdown.close_seconds
         with trio.move_on_after(seconds), suppress(trio.BrokenResourceError):
-            await self.stream.send_all(encoded + body)
+            await self.stream.send_all(encoded_last_response(*rejection.response()))
             await linger(self.stream)
 
     @asynccontextmanager
-    async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
+    async def opened(self, subprotocol: str | None) -> AsyncGenerator[_TrioSocket, None]:
         """Accept the handshake; leaving the context closes the WebSocket and the stream.
 
         Raises:
@@ -622,7 +600,7 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             connection = await reader.stream.run_while_open(handshake)
             if connection is None:
                 raise trio.BrokenResourceError("the client has disconnected")
-            yield TrioSocket(connection, reader)
+            yield _TrioSocket(connection, reader)
 
 
 # The client
@@ -700,7 +678,7 @@ async def _opened_by_client(
     token: str | None,
     ssl_context: ssl.SSLContext | None,
     limits: Limits,
-) -> AsyncGenerator[TrioSocket, None]:
+) -> AsyncGenerator[_TrioSocket, None]:
     """Connect, and open a WebSocket for the length of a block."""
     seconds, name = limits.http.headers_seconds, address.name
     with trio.move_on_after(seconds) as timeout:
@@ -742,7 +720,7 @@ async def _opened_by_client(
                 detail = f": {text[: limits.messages.error_text_chars_max]}" if text else ""
                 raise ConnectionLost(f"{name} answered HTTP {status}{detail}", http_status=status)
             timeout.deadline = math.inf
-            yield TrioSocket(connection, reader)
+            yield _TrioSocket(connection, reader)
     if timeout.cancelled_caught:
         raise ConnectionLost(
             f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
