@@ -71,6 +71,9 @@ class ConnectedSocket(SocketDescriptor):
 class BufferedSocket:
     """A connected socket with a read buffer, whose writes have a time limit.
 
+    Writing raises `trio.BrokenResourceError` if the peer has disconnected, or has read nothing for
+    `limits.messages.write_stall_seconds`, or if another task has called `end` or `close`.
+
     Attributes:
         limits: The time without progress after which a write fails, and the sizes of reads.
         received: Bytes that have arrived and are not consumed yet.
@@ -133,29 +136,20 @@ class BufferedSocket:
         return taken
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`. Cancelled in the middle, this leaves the connection broken.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected, or has read nothing for
-                `limits.messages.write_stall_seconds`; or another task has called `end` or `close`.
-        """
+        """Write all of `data`. Cancelled in the middle, this leaves the connection broken."""
         await trio.lowlevel.checkpoint_if_cancelled()
         rest = self.begin_write(data)
         if rest:
             await self.write_rest(rest)
 
     def begin_write(self, data: bytes) -> memoryview:
-        """Write without waiting; return the rest, which the caller passes to `write_rest`.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
+        """Write without waiting; return the rest, which the caller passes to `write_rest`."""
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
         return memoryview(data)[self.write_nowait(data) :]
 
     async def write_rest(self, rest: memoryview) -> None:
-        """Write the rest of a `begin_write`; errors and cancellation are those of `write`."""
+        """Write the rest of a `begin_write`; cancellation is that of `write`."""
         self.is_broken = True  # until all is written: a cancelled write leaves half a message
         seconds = self.limits.messages.write_stall_seconds
         while rest:
@@ -173,11 +167,7 @@ class BufferedSocket:
         self.is_broken = False
 
     def write_nowait(self, data: bytes | memoryview) -> int:
-        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
+        """Write what the kernel accepts at once; return the number of bytes, which may be 0."""
         try:
             return self.socket.write_nowait(data)
         except BlockingIOError:
@@ -225,13 +215,7 @@ class BufferedSocketStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.cancel_shielded_checkpoint()  # `write` has none on its fast path
 
     def write_nowait(self, data: bytes) -> int:
-        """Write what the kernel accepts at once; return the number of bytes, which may be 0.
-
-        This must not be called during a `send_all`.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
+        """Write as `BufferedSocket.write_nowait` does; do not call this during a `send_all`."""
         return self._socket.write_nowait(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -340,17 +324,13 @@ class TlsSocket(BufferedSocket):
         return not self.has_ended
 
     def begin_write(self, data: bytes) -> memoryview:
-        """Return all of `data`, which the caller passes to `write_rest`.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
+        """Return all of `data`, which the caller passes to `write_rest`."""
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
         return memoryview(data)
 
     async def write_rest(self, rest: memoryview) -> None:
-        """Encrypt and write `rest`; errors and cancellation are those of `write`."""
+        """Encrypt and write `rest`; cancellation is that of `write`."""
         self.is_broken = True  # until all is written: a cancelled write leaves half a record
         step = self.limits.messages.chunk_bytes
         try:

@@ -76,8 +76,10 @@ class Exchange(Protocol):
     There are three hosts: the native listener (`http_server`), ASGI (`asgi`), and another instance
     that forwards the request (`_server/forwarding.py`). The application is a function of an
     exchange; it sees no sockets, no chunks and no HTTP version. It responds by `answer`, or by
-    `start`, `send` and `end`. If it returns without a response, the host sends 500. One coroutine
-    reads and responds; another task may await `gone`.
+    `start`, `send` and `end`, which raise `trio.BrokenResourceError` if the client has
+    disconnected, or has read nothing for `limits.messages.write_stall_seconds`. If it returns
+    without a response, the host sends 500. One coroutine reads and responds; another task may await
+    `gone`.
     """
 
     @property
@@ -101,36 +103,19 @@ class Exchange(Protocol):
         ...
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Send a complete response; the host adds `Content-Length`.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected.
-        """
+        """Send a complete response; the host adds `Content-Length`."""
         ...
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the headers of a response whose length is unknown.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected.
-        """
+        """Send the headers of a response whose length is unknown."""
         ...
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece of a started response; this waits while the client does not read.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected, or has read nothing for
-                `limits.messages.write_stall_seconds`.
-        """
+        """Send a piece of a started response; this waits while the client does not read."""
         ...
 
     async def end(self) -> None:
-        """Complete a started response.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected.
-        """
+        """Complete a started response."""
         ...
 
     async def gone(self) -> None:

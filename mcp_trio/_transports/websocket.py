@@ -53,7 +53,11 @@ class SocketEnded(Exception):  # noqa: N818  it reports an event, which need not
 
 
 class MessageSocket(Protocol):
-    """An open WebSocket; one task may send, another receive, and a third ping."""
+    """An open WebSocket; one task may send, another receive, and a third ping.
+
+    Sending and pinging raise `trio.BrokenResourceError` if the peer has disconnected, or if a
+    cancellation has cut a message short before: nothing can be sent after it.
+    """
 
     @property
     def bytes_sent(self) -> int:
@@ -61,22 +65,13 @@ class MessageSocket(Protocol):
         ...
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """Send messages; this waits while the peer does not read.
-
-        Cancellation may cut a message short; nothing can be sent afterwards.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected, or a message was cut short before.
-        """
+        """Send messages; this waits while the peer does not read."""
         ...
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
         """Send without waiting; return how many messages were accepted, 0 during another send.
 
         The last accepted message may be sent partly: `is_unfinished` is true then.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected, or a message was cut short before.
         """
         ...
 
@@ -99,11 +94,7 @@ class MessageSocket(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Ping the peer and wait for the pong; return at once where the host itself sends pings.
-
-        Raises:
-            trio.BrokenResourceError: The peer has disconnected.
-        """
+        """Ping the peer and wait for the pong; return at once where the host itself sends pings."""
         ...
 
     def is_silent_since(self, moment: float) -> bool:
@@ -354,7 +345,10 @@ async def start_channel(
 
 
 class Upgrade(Protocol):
-    """A WebSocket handshake request that is not answered yet; reject or open it, once."""
+    """A WebSocket handshake request that is not answered yet; reject or open it, once.
+
+    Both raise `trio.BrokenResourceError` if the client has disconnected.
+    """
 
     @property
     def request(self) -> HttpRequest:
@@ -362,19 +356,11 @@ class Upgrade(Protocol):
         ...
 
     async def reject(self, rejection: Rejection) -> None:
-        """Answer with an HTTP error; the connection then closes.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected.
-        """
+        """Answer with an HTTP error; the connection then closes."""
         ...
 
     def opened(self, subprotocol: str | None) -> AbstractAsyncContextManager[MessageSocket]:
-        """Accept the handshake; the WebSocket is open within the returned context.
-
-        Raises:
-            trio.BrokenResourceError: The client has disconnected.
-        """
+        """Accept the handshake; the WebSocket is open within the returned context."""
         ...
 
 
