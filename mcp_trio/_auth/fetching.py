@@ -120,7 +120,7 @@ class Fetcher:
                     else nullcontext(self.client)
                 )
                 async with client as http, http.stream(method, url, **request) as response:
-                    body = await bounded_body(response, self.bytes_max, is_raw=True)
+                    body = await bounded_body(response, self.bytes_max)
         except trio.TooSlowError:
             raise FetchError(url, f"no response within {self.seconds_max} seconds") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

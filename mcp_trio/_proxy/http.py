@@ -474,7 +474,7 @@ class ProxiedExchange:
     async def _forward_body(self, response: httpx2.Response, headers: Headers) -> None:
         held = bytearray()
         parts = 0
-        async with body_pieces(response, is_raw=True) as pieces:
+        async with body_pieces(response) as pieces:
             async for piece in pieces:
                 held += piece
                 if len(held) > self.endpoint_client.limits.messages.bytes_max:
@@ -538,7 +538,7 @@ class ProxiedExchange:
         )
         held_max = self.endpoint_client.limits.messages.uri_chars_max
         held = b""
-        async with body_pieces(response, is_raw=True) as pieces:
+        async with body_pieces(response) as pieces:
             async for piece in pieces:
                 held += piece
                 events = parser.feed(piece) if is_plain else ()

@@ -325,7 +325,7 @@ class EndpointClient:
         """
         self.check_not_encoded(response)
         received = bytearray()
-        async with body_pieces(response, is_raw=True) as pieces:
+        async with body_pieces(response) as pieces:
             async for piece in pieces:
                 received += piece
                 if len(received) > bytes_max:
@@ -372,21 +372,18 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 @asynccontextmanager
-async def body_pieces(
-    response: httpx2.Response, *, is_raw: bool = False
-) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Iterate over the body as it arrives, decoded or raw; leaving early closes the connection.
+async def body_pieces(response: httpx2.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """Iterate over the body as it arrives; leaving early closes the connection.
 
-    Decoding has no limit: a body that is not raw has to have no `content_encoding`. Raw pieces of
-    such a body are the same bytes, and cost less. A body that its transport has read already is
-    there only decoded.
+    The pieces are raw, since decoding them would have no limit. Only a body that its transport has
+    read already is decoded.
 
     The iterator is a stack of async generators, which are closed in the right order only by an
     exception from the innermost one. So an iterator that is left early is read on in a cancelled
     scope.
     """
-    is_raw = is_raw and not response.is_stream_consumed
-    pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
+    has_raw = not response.is_stream_consumed
+    pieces = response.aiter_raw() if has_raw else response.aiter_bytes()
     try:
         with errors_converted_to(httpx2):
             yield pieces
@@ -402,12 +399,10 @@ async def body_pieces(
                     pass
 
 
-async def bounded_body(
-    response: httpx2.Response, bytes_max: int, *, is_raw: bool = False
-) -> bytes | None:
+async def bounded_body(response: httpx2.Response, bytes_max: int) -> bytes | None:
     """Return the body by `body_pieces`; None if it has more than `bytes_max` bytes."""
     body = bytearray()
-    async with body_pieces(response, is_raw=is_raw) as pieces:
+    async with body_pieces(response) as pieces:
         async for piece in pieces:
             body += piece
             if len(body) > bytes_max:
@@ -498,7 +493,7 @@ class EventStream:
         has_events = False
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         try:
-            async with body_pieces(response, is_raw=True) as pieces:
+            async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         has_events = True
@@ -610,7 +605,7 @@ class HttpSseStream:
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         async with self.endpoint_client.get_stream() as response:
             self.endpoint_client.check_not_encoded(response)
-            async with body_pieces(response, is_raw=True) as pieces:
+            async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         await self._receive(event, until_endpoint)
