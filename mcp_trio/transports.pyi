@@ -16,13 +16,13 @@ from ._transports.lines import LineChannel as LineChannel
 from ._transports.lines import memory_pair as memory_pair
 from ._transports.lock_file import LockFile as LockFile
 from ._transports.lock_file import read_lock_file as read_lock_file
-from ._transports.process import ProcessChannel as ProcessChannel
-from ._transports.process import open_process_channel as open_process_channel
 from ._transports.sockets import PeerCredentials as PeerCredentials
 from ._transports.sockets import SocketChannel as SocketChannel
 from ._transports.sockets import open_tcp_channel as open_tcp_channel
 from ._transports.sockets import open_unix_channel as open_unix_channel
+from ._transports.stdio import ProcessChannel as ProcessChannel
 from ._transports.stdio import divert_stdio as divert_stdio
+from ._transports.stdio import open_process_channel as open_process_channel
 from ._transports.stdio import open_stdio_channel as open_stdio_channel
 from ._transports.trio_websocket import open_websocket_channel as open_websocket_channel
 from ._transports.websocket import WebSocketChannel as WebSocketChannel

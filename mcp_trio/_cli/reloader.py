@@ -50,7 +50,7 @@ from mcp_trio._cli.output import (
 )
 from mcp_trio._cli.timeline import ARROWS, OUTCOME_COLOURS
 from mcp_trio._journal.texts import shortened
-from mcp_trio._transports.process import ChildProcess, start_child
+from mcp_trio._transports.stdio import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS
 

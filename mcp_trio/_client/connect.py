@@ -53,7 +53,7 @@ from mcp_trio._transports.connections import (
     open_socket_channel,
 )
 from mcp_trio._transports.lines import memory_pair
-from mcp_trio._transports.process import Command, open_process_channel
+from mcp_trio._transports.stdio import Command, open_process_channel
 from mcp_trio.errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
     ConnectionLost,

@@ -63,8 +63,7 @@ from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, se
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
-from mcp_trio._transports.process import ProcessChannel
-from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
+from mcp_trio._transports.stdio import ProcessChannel, divert_stdio, open_stdio_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 

@@ -57,8 +57,7 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio._transports.http_client import agreed_version
-from mcp_trio._transports.process import ProcessChannel
-from mcp_trio._transports.stdio import wait_parent_death
+from mcp_trio._transports.stdio import ProcessChannel, wait_parent_death
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_BUSY, ConnectionLost
 from mcp_trio.limits import Limits

@@ -40,7 +40,7 @@ from mcp_trio._recorder.options import (
     recorder_of_session,
 )
 from mcp_trio._recorder.writer import Recorder
-from mcp_trio._transports.process import signal_name
+from mcp_trio._transports.stdio import signal_name
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 

@@ -45,8 +45,7 @@ from mcp_trio._server.signals import SIGNAL_STATUS_BASE
 from mcp_trio._session.exceptions import raise_unchanged, sole_exception
 from mcp_trio._system import SIGKILL
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
-from mcp_trio._transports.process import ChildProcess, start_child
-from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
+from mcp_trio._transports.stdio import ChildProcess, divert_stdio, start_child, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 

@@ -12,7 +12,7 @@ from mcp_trio import Limits
 from mcp_trio._proxy.journal import LineJournal, start_line_journal
 from mcp_trio._proxy.stdio import StdioProxy
 from mcp_trio._transports.descriptors import Descriptor
-from mcp_trio._transports.process import ChildProcess, start_child
+from mcp_trio._transports.stdio import ChildProcess, start_child
 from mcp_trio.recording import Damage, Record, body_bytes, open_recording, read_recording
 from tests.proxy.between import between
 from tests.transports.http.conftest import certificate  # noqa: F401  a fixture

@@ -25,8 +25,7 @@ from mcp_trio._transports.descriptors import (
     ThreadDescriptor,
     open_descriptor,
 )
-from mcp_trio._transports.process import StderrTail
-from mcp_trio._transports.stdio import wait_parent_death
+from mcp_trio._transports.stdio import StderrTail, wait_parent_death
 from mcp_trio.limits import KIB, MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_process_channel, open_stdio_channel
 from tests.processes import is_alive, open_descriptors, python, until_gone
@@ -667,17 +666,17 @@ def test_the_death_of_the_parent_is_noticed(removed):
 async def test_a_parent_that_died_before_is_noticed_at_once():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    await wait_parent_death(parent_pid=child.pid)
+    await wait_parent_death(parent_pid=child.pid, limits=Limits())
 
 
 async def test_a_reused_process_id_is_not_the_parent():
-    await wait_parent_death(parent_pid=os.getpid())
+    await wait_parent_death(parent_pid=os.getpid(), limits=Limits())
 
 
 @pytest.mark.real_time
 async def test_a_living_parent_is_waited_for():
     with trio.move_on_after(0.05) as scope:
-        await wait_parent_death(limits=Limits())
+        await wait_parent_death(parent_pid=os.getppid(), limits=Limits())
     assert scope.cancelled_caught
 
 
