@@ -30,7 +30,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-import attrs
 import msgspec
 
 from mcp_trio._system import NO_FOLLOW, is_running, is_trusted_file, try_lock
@@ -83,17 +82,8 @@ def _try_lock_at(flock_path: Path, descriptor: int) -> bool:
 _BYTES_MAX: Final = 64 * 1024
 
 
-class _Members(msgspec.Struct, rename="camel"):
-    """The JSON object in a lock file, from which `LockFile` is made."""
-
-    port: int
-    auth_token: str
-    pid: int
-
-
-@attrs.frozen(kw_only=True)
-class LockFile:
-    """The content of a lock file.
+class LockFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a lock file, a JSON object.
 
     Attributes:
         port: The port on this machine at which the server listens.
@@ -102,8 +92,12 @@ class LockFile:
     """
 
     port: int
-    token: str = attrs.field(repr=False)
+    token: str = msgspec.field(name="authToken")
     pid: int
+
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"LockFile(port={self.port}, pid={self.pid})"
 
     @property
     def url(self) -> str:
@@ -131,15 +125,13 @@ def read_lock_file(path: LockPath) -> LockFile | None:
     except FileNotFoundError:
         return None
     try:
-        members = msgspec.json.decode(text, type=_Members)
+        content = msgspec.json.decode(text, type=LockFile)
     except (ValueError, RecursionError):
         raise ConfigError(
             f"{os.fspath(path)}: not a lock file, which has port, authToken and pid"
         ) from None
     # For kill(2), 0 and negative numbers are process groups.
-    if members.pid <= 0 or not is_running(members.pid):
-        return None
-    return LockFile(port=members.port, token=members.auth_token, pid=members.pid)
+    return content if content.pid > 0 and is_running(content.pid) else None
 
 
 @contextlib.contextmanager
@@ -154,7 +146,7 @@ def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None,
     """
     lock_path = Path(path)
     draft = lock_path.with_name(f".{lock_path.name}.{secrets.token_hex(8)}")
-    text = msgspec.json.encode(_Members(port=port, auth_token=token, pid=os.getpid()))
+    text = msgspec.json.encode(LockFile(port=port, token=token, pid=os.getpid()))
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
