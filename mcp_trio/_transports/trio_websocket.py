@@ -3,8 +3,8 @@
 No other module imports that library.
 
 trio-websocket does framing, masking and the handshakes. Some behaviour of version 0.12 does not fit
-a server that is exposed to hostile clients. So it gets three substitutes from this module: the
-stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `_MessageQueue`.
+a server that is exposed to hostile clients. So it gets substitutes from this module:
+`WatchedStream` for its stream, and `_Reader` for the nursery of its only task and for its queue.
 
 - An error in trio-websocket's reader task would cancel the nursery that holds the connection; the
   substitute nursery keeps the error.
@@ -14,7 +14,7 @@ stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `
 - After a cancelled send, trio-websocket would send the next message after half a message;
   `WatchedStream` then fails every send.
 - trio-websocket's queue is bounded by messages, and it closes the connection for one that is too
-  large; `_MessageQueue` is bounded by bytes, and skips the rest of a too large message.
+  large; the queue of `_Reader` is bounded by bytes, and skips the rest of a too large message.
 
 The last substitution replaces one private method, `WebSocketConnection._handle_message_event`,
 because trio-websocket has no public hook for received messages; its queue behaves as issue 82 of
@@ -267,35 +267,82 @@ _HANDLER: Final = "_handle_message_event"
 
 
 @attrs.define(eq=False, repr=False)
-class _MessageQueue:
-    """The queue of received messages, in place of trio-websocket's."""
+class _Reader:
+    """The nursery that trio-websocket starts its reader task in, and the queue of what it reads.
 
-    message_bytes_max: int
-    fragments_max: int
-    inbox: ReceivedQueue
+    Attributes:
+        inbox: The received messages, in place of trio-websocket's queue.
+        ending: The violation of the protocol because of which no more messages are queued.
+        error: The error of the reader task.
+    """
+
+    nursery: trio.Nursery
+    stream: WatchedStream
+    limits: Limits
     network: str | None
+    inbox: ReceivedQueue = attrs.field(init=False)
     ending: SocketEnded | None = attrs.field(default=None, init=False)
     has_too_many_fragments: bool = attrs.field(default=False, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
     _incomplete: bytearray = attrs.field(factory=bytearray, init=False)
     _fragments: int = attrs.field(default=0, init=False)
     _parts: int = attrs.field(default=0, init=False)
     _is_skipping: bool = attrs.field(default=False, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _done: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    async def take(self, event: TextMessage | BytesMessage) -> None:
+    def __attrs_post_init__(self) -> None:
+        self.inbox = ReceivedQueue(self.limits.messages.chunk_bytes)
+
+    def start_soon(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Start the reader task; trio-websocket calls this with a method of its connection."""
+        connection = cast("WebSocketConnection", cast("MethodType", read).__self__)
+        if not hasattr(connection, _HANDLER):
+            raise RuntimeError(
+                f"this version of trio-websocket is not supported: it has no {_HANDLER}"
+            )
+        setattr(connection, _HANDLER, self._queue)
+        self.nursery.start_soon(self._run, read)
+        if connection.is_client:
+            self.nursery.start_soon(self._watch, connection)
+
+    async def _run(self, read: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with self._scope:
+                await read()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.stream.end()
+            self.inbox.end()
+            self._done.set()
+
+    async def _watch(self, connection: WebSocketConnection) -> None:
+        """End the queue when trio-websocket's own queue ends.
+
+        At a client, the reader task may go on for long after the server's close frame.
+        """
+        with suppress(ConnectionClosed):
+            await connection.get_message()
+        self.inbox.end()
+
+    async def _queue(self, event: TextMessage | BytesMessage) -> None:
         """Queue a message, or a piece of one; wait for room before trio-websocket reads on."""
         if isinstance(event, BytesMessage):
             self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_violation=True))
             return
         self._fragments = 0 if event.message_finished else self._fragments + 1
-        if self._fragments >= self.fragments_max:
-            reason = f"limits.websocket.fragments_max={self.fragments_max}"
+        fragments_max = self.limits.websocket.fragments_max
+        if self._fragments >= fragments_max:
+            reason = f"limits.websocket.fragments_max={fragments_max}"
             self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_violation=True))
             self.has_too_many_fragments = True
             await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
         if not self._is_skipping:
             self._incomplete += event.data.encode()
-            if event.message_finished or len(self._incomplete) > self.message_bytes_max:
-                message = bounded(bytes(self._incomplete), message_bytes_max=self.message_bytes_max)
+            bytes_max = self.limits.messages.bytes_max
+            if event.message_finished or len(self._incomplete) > bytes_max:
+                message = bounded(bytes(self._incomplete), message_bytes_max=bytes_max)
                 self._is_skipping = isinstance(message, Oversized)
                 self._incomplete = bytearray()
                 self.inbox.put(message)
@@ -310,53 +357,9 @@ class _MessageQueue:
         self.ending = self.ending or ending
         self.inbox.end()
 
-
-@attrs.define(eq=False, repr=False)
-class _Reader:
-    """The nursery that trio-websocket starts its reader task in; it keeps the task's error."""
-
-    nursery: trio.Nursery
-    stream: WatchedStream
-    messages: _MessageQueue
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    error: Exception | None = attrs.field(default=None, init=False)
-    _done: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def start_soon(self, read: Callable[[], Awaitable[None]]) -> None:
-        """Start the reader task; trio-websocket calls this with a method of its connection."""
-        connection = cast("WebSocketConnection", cast("MethodType", read).__self__)
-        if not hasattr(connection, _HANDLER):
-            raise RuntimeError(
-                f"this version of trio-websocket is not supported: it has no {_HANDLER}"
-            )
-        setattr(connection, _HANDLER, self.messages.take)
-        self.nursery.start_soon(self._run, read)
-        if connection.is_client:
-            self.nursery.start_soon(self._watch, connection)
-
-    async def _run(self, read: Callable[[], Awaitable[None]]) -> None:
-        try:
-            with self.scope:
-                await read()
-        except Exception as error:
-            self.error = error
-        finally:
-            self.stream.end()
-            self.messages.inbox.end()
-            self._done.set()
-
-    async def _watch(self, connection: WebSocketConnection) -> None:
-        """End the queue when trio-websocket's own queue ends.
-
-        At a client, the reader task may go on for long after the server's close frame.
-        """
-        with suppress(ConnectionClosed):
-            await connection.get_message()
-        self.messages.inbox.end()
-
     async def stop(self) -> None:
         """Cancel the reader task, and wait until it has finished."""
-        self.scope.cancel()
+        self._scope.cancel()
         await self._done.wait()
 
 
@@ -447,7 +450,7 @@ class _TrioSocket:
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         try:
-            messages = await self._reader.messages.inbox.take()
+            messages = await self._reader.inbox.take()
         except trio.ClosedResourceError:
             raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
         if not messages:
@@ -456,8 +459,8 @@ class _TrioSocket:
 
     def _ending(self) -> SocketEnded:
         # trio-websocket reports a peer's close and a peer's protocol violation in the same way.
-        if self._reader.messages.ending is not None:
-            return self._reader.messages.ending
+        if self._reader.ending is not None:
+            return self._reader.ending
         received_close = self._connection.closed
         if received_close is None:
             return SocketEnded(CloseCode.PROTOCOL_ERROR, is_violation=True)
@@ -485,8 +488,8 @@ class _TrioSocket:
 
     async def close(self, code: CloseCode, reason: str) -> None:
         """Close with `code`, by a closing handshake unless the peer has closed already."""
-        self._reader.messages.inbox.close()
-        is_read = self._reader.error is None and not self._reader.messages.has_too_many_fragments
+        self._reader.inbox.close()
+        is_read = self._reader.error is None and not self._reader.has_too_many_fragments
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
             await self._stream.run_while_open(close)
@@ -532,17 +535,8 @@ async def _reading(
     try:
         async with trio.open_nursery() as nursery:
             try:
-                messages = _MessageQueue(
-                    limits.messages.bytes_max,
-                    limits.websocket.fragments_max,
-                    ReceivedQueue(limits.messages.chunk_bytes),
-                    network,
-                )
-                yield _Reader(
-                    nursery,
-                    WatchedStream(stream, request, rest, limits.messages.chunk_bytes),
-                    messages,
-                )
+                watched = WatchedStream(stream, request, rest, limits.messages.chunk_bytes)
+                yield _Reader(nursery, watched, limits, network)
             except Exception as error:
                 raised = error
             nursery.cancel_scope.cancel()
