@@ -286,14 +286,9 @@ class SessionChannel(RoutedChannel):
     def begin_events(self, stream: ResponseStream, *, has_first_event: bool = True) -> str | None:
         """Prepare a stream to be sent as events: give each message in its queue an event id.
 
-        Args:
-            stream: The stream.
-            has_first_event: Whether an event without a message may begin the stream. Some clients
-                fail on such an event.
-
-        Returns:
-            The id of a first event without a message, with which the client can reconnect before
-            the first message arrives; None if the stream must start with a message.
+        Return the id of a first event without a message, with which the client can reconnect before
+        the first message arrives. Return None without `has_first_event`, since some clients fail on
+        such an event, or if the stream has to start with a message.
         """
         if stream.is_ended and stream.number is None:
             first_id: str | None
@@ -322,11 +317,7 @@ class SessionChannel(RoutedChannel):
         self._numbered[number] = stream
 
     def add_last_event(self, stream: ResponseStream) -> str:
-        """Add an event without a message; a client that reconnects with its id misses nothing.
-
-        Returns:
-            The id of the event.
-        """
+        """Add an event without a message, and return the id with which a client can reconnect."""
         assert stream.number is not None
         return self._event_store.keep(stream.number, b"")
 

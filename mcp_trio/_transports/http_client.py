@@ -529,10 +529,7 @@ class HttpChannel:
         """Pass a received message to the session, and wait until there is room for the next one.
 
         A response finishes its request. A list of tools is passed on without the unusable ones.
-
-        Args:
-            data: The message.
-            request: The request on whose stream or in whose response the message arrived.
+        `request` is the one on whose stream or in whose response the message arrived.
         """
         if isinstance(data, Oversized):
             self._inbox.put(data)

@@ -338,8 +338,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     """A sender of one response stream over one exchange, as JSON or as events.
 
     Attributes:
-        limits: The limits, with the time before a response becomes an event stream and the time
-            between keep-alive comments.
         headers: Further headers of every response.
         status_of: Returns the HTTP status of a JSON response with this JSON-RPC error code; without
             it, the status is 200.

@@ -68,12 +68,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     """The `Exchange` of one request on a connection of the native listener.
 
     Attributes:
-        parsed: The parsed request line and headers.
-        socket: The connection.
         bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
-        response_state: The state of the response.
         body_error: The error of a malformed or late body that the application has tried to read.
         is_last: Whether the connection closes after the response.
     """
@@ -247,8 +244,6 @@ class NativeConnection:
     """One connection of the native listener: reads requests, and responds to each of them.
 
     Attributes:
-        socket: The connection's bytes.
-        host: The listener's application, limits and log.
         client: The IP address of the peer.
         certificate: The thumbprint of the client's certificate, after the TLS handshake.
         may_lead: Whether the application may move this connection's coroutine to another task.

@@ -91,12 +91,7 @@ async def serve_hypercorn(
 class _Host:
     """An application whose calls can be cancelled, and the sockets on which hypercorn serves it.
 
-    Attributes:
-        app: The application.
-        listeners: The sockets; hypercorn gets duplicates of them.
-        call_shares: The limit of the calls at the same time, in all and of each client's network.
-        stopping: An event that is set when hypercorn has to stop.
-        log: The log of errors, which clients may cause.
+    `call_shares` limits the calls at the same time, in all and of each client's network.
     """
 
     app: Application

@@ -27,18 +27,11 @@ Error: TypeAlias = BaseException | tuple[type[BaseException], BaseException, Tra
 
 
 class _Kind(msgspec.Struct, eq=False):
-    """The state of one kind of line: when the next may be logged, and which were left out.
+    """The state of one kind of line since the last one that was logged."""
 
-    Attributes:
-        next_at: The time from which the next line may be logged.
-        level: The level of the lines.
-        text: The last line that was left out.
-        left_out: How many lines were left out since the last one that was logged.
-    """
-
-    next_at: float
+    next_at: float  # the time from which the next line may be logged
     level: int
-    text: str = ""
+    text: str = ""  # of the last line that was left out
     left_out: int = 0
 
 
