@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -41,12 +40,8 @@ class PeerLog:
 
     Without it, a peer that sends nothing but malformed messages would fill the disk of the log.
     Each session has one for its peer. A listener has one for errors before there is a session.
-
-    Attributes:
-        now: Returns the time in seconds.
     """
 
-    now: Callable[[], float] = trio.current_time
     # Each session has a log, and most of them never log: they share one empty dict.
     _kinds: dict[str, _Kind] = attrs.field(default=NO_ITEMS, init=False)
 
@@ -69,7 +64,7 @@ class PeerLog:
         """
         if not logger.isEnabledFor(level):
             return
-        now = self.now()
+        now = trio.current_time()
         if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
             self._forget(now)
             if len(self._kinds) >= KINDS_MAX:

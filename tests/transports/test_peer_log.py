@@ -1,31 +1,27 @@
-"""The log of a peer's faults, under a clock of the test."""
+"""The log of a peer's faults, under Trio's mock clock."""
 
 import logging
 
 import pytest
 
 from mcp_trio._transports.peer_log import KINDS_MAX, PeerLog
-from tests.clocks import Clock
 
 
 @pytest.fixture
-def clock():
-    return Clock(100.0)
+def log(mock_clock):
+    return PeerLog()
 
 
-@pytest.fixture
-def log(clock):
-    return PeerLog(clock)
-
-
-def test_one_line_a_second_is_logged_with_the_number_of_those_left_out(log, clock, caplog):
+async def test_one_line_a_second_is_logged_with_the_number_of_those_left_out(
+    log, mock_clock, caplog
+):
     for number in range(1000):
         log.report("junk", f"line {number}")
-    clock.seconds += 0.99
+    mock_clock.jump(0.99)
     log.report("junk", "line 1000")
-    clock.seconds += 0.01
+    mock_clock.jump(0.01)
     log.report("junk", "line 1001")
-    clock.seconds += 1
+    mock_clock.jump(1)
     log.report("junk", "line 1002")
     assert caplog.messages == [
         "line 0",
@@ -34,15 +30,15 @@ def test_one_line_a_second_is_logged_with_the_number_of_those_left_out(log, cloc
     ]
 
 
-def test_kinds_and_peers_do_not_count_for_each_other(log, clock, caplog):
-    other = PeerLog(clock)
+async def test_kinds_and_peers_do_not_count_for_each_other(log, caplog):
+    other = PeerLog()
     for each in (log, other):
         for kind in ("a", "b", "a"):
             each.report(kind, kind)
     assert caplog.messages == ["a", "b", "a", "b"]
 
 
-def test_the_rest_is_counted_at_the_end(log, caplog):
+async def test_the_rest_is_counted_at_the_end(log, caplog):
     for number in range(3):
         log.report("junk", f"line {number}", level=logging.ERROR)
     log.report("other", "one line")
@@ -56,14 +52,14 @@ def test_the_rest_is_counted_at_the_end(log, caplog):
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "ERROR"]
 
 
-def test_lines_below_the_level_of_the_logger_are_not_counted(log, caplog):
+async def test_lines_below_the_level_of_the_logger_are_not_counted(log, caplog):
     caplog.set_level(logging.WARNING, "mcp_trio")
     log.report("junk", "not seen", level=logging.DEBUG)
     log.report("junk", "seen")
     assert caplog.messages == ["seen"]
 
 
-def test_a_line_names_its_origin_and_has_the_traceback(log, caplog):
+async def test_a_line_names_its_origin_and_has_the_traceback(log, caplog):
     try:
         raise ValueError("no")
     except ValueError as error:
@@ -73,12 +69,12 @@ def test_a_line_names_its_origin_and_has_the_traceback(log, caplog):
     assert record.exc_info[0] is ValueError
 
 
-def test_kinds_beyond_their_maximum_share_one_line_a_second(log, clock, caplog):
+async def test_kinds_beyond_their_maximum_share_one_line_a_second(log, mock_clock, caplog):
     for number in range(1000):
         log.report(f"kind {number}", f"line {number}")
     assert caplog.messages == [f"line {number}" for number in range(KINDS_MAX + 1)]
     log.report("kind 3", "again")
-    clock.seconds += 1
+    mock_clock.jump(1)
     log.report("a new kind", "new")
     log.report("a new kind", "newer")
     assert caplog.messages[KINDS_MAX + 1 :] == [
