@@ -131,12 +131,10 @@ def parse_request(
     if not varying:
         return cached
     length = varying.get("content-length")
-    return ParsedRequest(
+    return msgspec.structs.replace(
+        cached,
         request=cached.request.with_headers(varying),
         body_bytes=cached.body_bytes if length is None else int(length),
-        accepts_chunks=cached.accepts_chunks,
-        is_last=cached.is_last,
-        awaits_continue=cached.awaits_continue,
     )
 
 
