@@ -80,7 +80,7 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._session.journal import CANCELLED_MEANWHILE, Outcome
+from mcp_trio._session.journal import CANCELLED_MEANWHILE, Outcome, Sequencer
 from mcp_trio._session.lanes import Abort, Lane, operation
 from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import BlockedInReplay, RecordingError
@@ -704,7 +704,7 @@ class Scheduler:
             end_run(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
-class SweepSequencer:
+class SweepSequencer(Sequencer):
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
 
     has_lanes = True

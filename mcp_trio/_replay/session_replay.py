@@ -55,7 +55,7 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.effects import is_cancelled_now
-from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
+from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome, Sequencer
 from mcp_trio._session.lanes import Abort, Lane, operation
 from mcp_trio.errors import ToolError
 
@@ -63,7 +63,7 @@ from mcp_trio.errors import ToolError
 _LIMIT_ROUNDING_US: Final = 1
 
 
-class SessionReplay:
+class SessionReplay(Sequencer):
     """The `Sequencer` of one replayed session; `channel` is its number in the recording."""
 
     has_lanes = True

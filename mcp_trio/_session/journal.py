@@ -1,6 +1,6 @@
 """The journal of a session: the order of its events.
 
-The session reports each event to its `Sequencer`, recorded or not: `Unrecorded` ignores them,
+The session reports each event to its `Sequencer`, recorded or not: `UNRECORDED` ignores them, a
 `Recording` writes a record for each, and the sequencer of a replay compares each with the record at
 its position in the recording.
 
@@ -16,7 +16,7 @@ The journal is also the schedule of the handlers' tasks: `drive` reports each of
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import msgspec
@@ -50,8 +50,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Sequencer(Protocol):
-    """The receiver of a session's events, in their order.
+class Sequencer:
+    """The receiver of a session's events, in their order; this one ignores them.
+
+    Subclasses record the events, or replay them.
 
     Attributes:
         has_lanes: True if operations need a lane, because they are recorded or replayed.
@@ -59,36 +61,34 @@ class Sequencer(Protocol):
         replays: True if lanes have to await their turn, and effects have recorded outcomes.
     """
 
-    has_lanes: bool
-    has_steps: bool
-    replays: bool
+    has_lanes: bool = False
+    has_steps: bool = False
+    replays: bool = False
 
     @property
     def seed(self) -> int | None:
         """The seed of the handlers' random numbers; None when nothing records."""
-        ...
+        return None
 
-    def received(self, message: bytes | Oversized, *, embed: bool) -> int:
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
         """Note that the dispatcher has received a message; return the number of its record.
 
         `embed` is False if the message may not be JSON, so that the record cannot embed it as JSON.
         """
-        ...
+        return 0
 
-    def step(self, lane: Lane) -> Awaitable[None] | None:
+    def step(self, lane: Lane) -> Awaitable[None] | None:  # noqa: ARG002
         """Note that a lane begins a step, after its start or after a wait outside of operations.
 
         A replay returns what to await before the step, unless it is the lane's turn already.
         """
-        ...
+        return None
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
         """Note that a lane, or the dispatcher, has given a message to the writer."""
-        ...
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Note that a lane starts an effect; `body` is an encoded `CommandBody`."""
-        ...
 
     def resumed(
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
@@ -98,48 +98,46 @@ class Sequencer(Protocol):
         `is_cancelled` is True if an effect ended with a value or an error although its task was
         cancelled meanwhile.
         """
-        ...
 
     def read_value(
-        self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
+        self,
+        lane: Lane,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+        arguments: bytes | None,  # noqa: ARG002
+        read: Callable[[], Outcome],
     ) -> Outcome:
         """Return a value that a lane reads without waiting.
 
         A live session calls `read`; a replay returns the recorded value. `arguments` is JSON.
         """
-        ...
+        return read()
 
-    def patched(self, lane: Lane, name: str) -> bool:
+    def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002
         """Return whether a lane takes the new branch at a change of the code.
 
         Called once for each lane and name. A live session returns True and records a `mark`. A
         replay returns whether the next record is that mark; if it is not, no ordinal is used.
         """
-        ...
+        return True
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Note that a lane ends without a response."""
-        ...
 
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:  # noqa: ARG002
         """Note a named fact; return its value, which is the recorded value in a replay."""
-        ...
+        return value
 
     def shut(self, cause: str) -> None:
         """Note that the session begins to close, and why."""
-        ...
 
     def flush(self) -> None:
         """Write the records so far to the file, before the bytes that they explain are sent."""
-        ...
 
     def close(self, counts: dict[str, int]) -> None:
         """Note the end of the session, with the number of messages and errors."""
-        ...
 
     async def turn_to_end(self) -> None:
         """Wait until the next record is the end of the session; not a checkpoint if it is live."""
-        ...
 
     async def turn(self, lane: Lane) -> None:
         """Wait until the next record is the lane's; not a checkpoint in a live session.
@@ -147,7 +145,6 @@ class Sequencer(Protocol):
         A lane with steps waits only if its next record says that it has waited, and is cancelled
         here if that record is a cancellation.
         """
-        ...
 
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
         """Wait for the recorded outcome of the effect that the lane has started, in a replay.
@@ -157,105 +154,22 @@ class Sequencer(Protocol):
         Raises:
             Cancelled: The recorded effect was cancelled.
         """
-        ...
+        raise NotImplementedError
 
     def withdraw(self, lane: Lane) -> None:
         """Let a waiting call of an abandoned thread go on without its turn, to be rejected."""
-        ...
 
     async def let_thread_run(self, name: str) -> None:
         """Wait until no other handler's thread runs, and then let the thread of `name` run.
 
-        This is called only in a replay, as is `thread_waits`.
+        Like `thread_waits`, this does nothing in a live session.
         """
-        ...
 
     def thread_waits(self) -> None:
         """Note that the running thread now waits for the Trio loop, or has ended."""
-        ...
 
 
-class _Live:
-    """The base of the sequencers of live sessions, in which no lane waits for a turn."""
-
-    replays = False
-
-    async def turn_to_end(self) -> None:
-        """Return at once."""
-
-    async def turn(self, lane: Lane) -> None:
-        """Return at once."""
-
-    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
-        """Raise an error: a live session runs the effect."""
-        raise NotImplementedError
-
-    def withdraw(self, lane: Lane) -> None:
-        """Do nothing: a call never waits for a turn."""
-
-    async def let_thread_run(self, name: str) -> None:
-        """Return at once."""
-
-    def thread_waits(self) -> None:
-        """Return at once."""
-
-
-class Unrecorded(_Live):
-    """The sequencer of a session that is not recorded."""
-
-    has_lanes = has_steps = False
-    seed = None
-
-    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002
-        """Return 0: nothing is recorded."""
-        return 0
-
-    def step(self, lane: Lane) -> None:
-        """Record nothing."""
-
-    def sent(self, message: bytes, lane: Lane | None) -> None:
-        """Record nothing."""
-
-    def effect_started(self, lane: Lane, body: bytes) -> None:
-        """Record nothing."""
-
-    def resumed(
-        self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
-    ) -> None:
-        """Record nothing."""
-
-    def read_value(
-        self,
-        lane: Lane,  # noqa: ARG002
-        name: str,  # noqa: ARG002
-        arguments: bytes | None,  # noqa: ARG002
-        read: Callable[[], Outcome],
-    ) -> Outcome:
-        """Record nothing."""
-        return read()
-
-    def patched(self, lane: Lane, name: str) -> bool:  # noqa: ARG002
-        """Return True: the code that runs is the newest."""
-        return True
-
-    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Record nothing."""
-
-    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:  # noqa: ARG002
-        """Record nothing."""
-        return value
-
-    def shut(self, cause: str) -> None:
-        """Record nothing."""
-
-    def flush(self) -> None:
-        """Record nothing."""
-
-    def close(self, counts: dict[str, int]) -> None:
-        """Record nothing."""
-
-
-class SampledOut(Unrecorded):
+class SampledOut(Sequencer):
     """The sequencer of a session that a policy does not record.
 
     `is_choice_due` returns whether the policy has to decide again, about a new session.
@@ -270,12 +184,12 @@ class SampledOut(Unrecorded):
         return self._is_choice_due()
 
 
-UNRECORDED: Final = Unrecorded()
+UNRECORDED: Final = Sequencer()
 """The sequencer of all sessions that are not recorded."""
 
 
 @attrs.define(eq=False, repr=False)
-class Recording(_Live):
+class Recording(Sequencer):
     """A sequencer that writes a record for each event.
 
     Attributes:

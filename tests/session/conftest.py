@@ -18,7 +18,7 @@ from mcp_trio._protocol.methods import INITIALIZED, Role
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.calls import Question
 from mcp_trio._session.input_required import ask_all
-from mcp_trio._session.journal import Recording, Unrecorded
+from mcp_trio._session.journal import Recording, Sequencer
 from mcp_trio._session.session import Session
 from mcp_trio.limits import DEFAULT_LIMITS
 from mcp_trio.recording import Record, body_bytes, read_recording
@@ -122,7 +122,7 @@ def make_session():
 
     def make(channel, tools=None, *, role=Role.SERVER, limits=DEFAULT_LIMITS, sequencer=None):
         return Session(
-            channel, make_connection(role, limits), Tools(tools or {}), sequencer or Unrecorded()
+            channel, make_connection(role, limits), Tools(tools or {}), sequencer or Sequencer()
         )
 
     return make

@@ -21,7 +21,7 @@ from mcp_trio._session.effects import (
     read_clock,
     takes_patch,
 )
-from mcp_trio._session.journal import Outcome, Unrecorded
+from mcp_trio._session.journal import Outcome, Sequencer
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
@@ -437,7 +437,7 @@ async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
 # Replays.
 
 
-class Scripted(Unrecorded):
+class Scripted(Sequencer):
     """A sequencer that replays: effects and values end as given; `events` has its calls."""
 
     has_lanes = True

@@ -13,7 +13,9 @@ from mcp_trio import ConnectionLost, Limits, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._journal.records import BEGINS_STEP
 from mcp_trio._protocol.methods import Role
-from mcp_trio._session.journal import Unrecorded
+from mcp_trio._replay.schedules import SweepSequencer
+from mcp_trio._replay.session_replay import SessionReplay
+from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
@@ -266,7 +268,7 @@ async def conversation(serve_fake, call, message, sequencer):
 
 
 async def test_recording_changes_no_outbound_byte(serve_fake, call, message, recording):
-    unrecorded = await conversation(serve_fake, call, message, Unrecorded())
+    unrecorded = await conversation(serve_fake, call, message, Sequencer())
     recorded = await conversation(serve_fake, call, message, recording)
     assert len(unrecorded) > 70
     assert recorded == unrecorded
@@ -275,7 +277,7 @@ async def test_recording_changes_no_outbound_byte(serve_fake, call, message, rec
 async def test_a_recorder_that_fails_does_not_disturb_the_session(
     serve_fake, call, message, recording
 ):
-    unrecorded = await conversation(serve_fake, call, message, Unrecorded())
+    unrecorded = await conversation(serve_fake, call, message, Sequencer())
     recording.recorder._sink.fail = True
     assert await conversation(serve_fake, call, message, recording) == unrecorded
 
@@ -294,7 +296,7 @@ async def test_a_step_is_recorded_even_if_it_was_the_last_thing_that_happened(
     assert recording.story(since=5) == ["in", "step r5", "shut", "end"]
 
 
-class Gating(Unrecorded):
+class Gating(Sequencer):
     """A sequencer that replays: the test chooses the lane that takes the next step."""
 
     has_lanes = has_steps = replays = True
@@ -378,7 +380,7 @@ async def test_a_sequencer_that_replays_decides_which_lane_takes_the_next_step(
 
 async def test_a_live_sequencer_has_no_turns(recording):
     lane = Lane("r1", has_steps=True)
-    for sequencer in (Unrecorded(), recording):
+    for sequencer in (Sequencer(), recording):
         assert sequencer.step(lane) is None
         with trio.testing.assert_no_checkpoints():
             await sequencer.turn(lane)
@@ -387,6 +389,12 @@ async def test_a_live_sequencer_has_no_turns(recording):
             sequencer.thread_waits()
         with pytest.raises(NotImplementedError):
             await sequencer.outcome(lane)
+
+
+@pytest.mark.parametrize("sequencer", [SessionReplay, SweepSequencer])
+def test_a_replay_has_a_method_of_its_own_for_each_event(sequencer):
+    events = {name for name in vars(Sequencer) if not name.startswith("_")}
+    assert events - vars(sequencer).keys() == set()
 
 
 async def test_a_handler_that_is_cancelled_before_its_first_step_never_runs(
@@ -486,7 +494,7 @@ async def test_a_notification_that_is_not_sent_is_recorded_as_well(serve, call, 
 
 
 async def test_progress_is_compared_with_the_last_value_in_its_turn(serve, call):
-    class Backwards(Unrecorded):
+    class Backwards(Sequencer):
         """The lane that was begun first has its turn last."""
 
         has_lanes = replays = True
@@ -612,7 +620,7 @@ def within(make_session):
 async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(
     serve_fake, call, message, recording, make_recording, within, is_inner_recorded
 ):
-    inner = [make_recording() if is_inner_recorded else Unrecorded() for _ in range(2)]
+    inner = [make_recording() if is_inner_recorded else Sequencer() for _ in range(2)]
 
     async def outer(handling):
         async def sends_outside(_):

@@ -180,9 +180,13 @@ class NotingServer:
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
         """Open a session of the server with a noting sequencer."""
         return sessions_of(self.server).open_session(
-            channel, sequencer=NotingSequencer(sequencer, self.actions), **options
+            channel, sequencer=self._noting(sequencer), **options
         )
 
     def lifespan_run(self, sequencer: Any) -> Any:
         """Return a run of the server's lifespan with a noting sequencer."""
-        return sessions_of(self.server).lifespan_run(NotingSequencer(sequencer, self.actions))
+        return sessions_of(self.server).lifespan_run(self._noting(sequencer))
+
+    def _noting(self, sequencer: Any) -> Any:
+        # It passes on what it does not note, so it inherits no method of `Sequencer`.
+        return NotingSequencer(sequencer, self.actions)
