@@ -46,10 +46,14 @@ from mcp_trio._session.call_sites import (
     public_name,
     responsible_frame,
 )
-from mcp_trio._session.captured import ImportNotes, capture
+from mcp_trio._session.captured import (
+    ImportNotes,
+    capture,
+    rebind_in_users_modules,
+    replace_function,
+)
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane
-from mcp_trio._session.replaced_functions import rebind_in_users_modules, replace_function
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
 
 logger = logging.getLogger("mcp_trio")
