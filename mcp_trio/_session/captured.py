@@ -244,6 +244,17 @@ def _innermost(lane: Lane | None) -> Lane | None:
     return None if lane is None or lane.owner is None else lane
 
 
+def _capturing_lane(name: str, lane: Lane | None, frame: FrameType) -> Lane | None:
+    """Return the lane in which what `frame` reads is captured, if it is; note reads of imports."""
+    lane = _innermost(lane)
+    if lane is None or is_collecting_garbage() or not reads_for_handler(frame):
+        return None
+    if isinstance(lane.owner, ImportNotes):
+        lane.owner.note(name, frame)
+        return None
+    return lane
+
+
 def _calling_thread() -> _HandlerThread | None:
     calls = _HANDLER_THREAD.get()
     return calls if calls is not None and calls.thread == threading.get_ident() else None
@@ -285,11 +296,8 @@ def _captured(
     read: _Function,
 ) -> Any:
     """Return the result of `read`, or the recorded value if this is a replay."""
-    lane = _innermost(lane)
-    if lane is None or is_collecting_garbage() or not reads_for_handler(frame):
-        return read()
-    if isinstance(lane.owner, ImportNotes):
-        lane.owner.note(name, frame)
+    lane = _capturing_lane(name, lane, frame)
+    if lane is None:
         return read()
     named = {str(position): value for position, value in enumerate(arguments)}
     body = encode_body(named) if named else None
@@ -418,13 +426,8 @@ def _class_method(name: str, original: _Function) -> _Function:
 
 def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random | None:
     """Return the generator of the calling lane; None if the original function has to be called."""
-    lane = _innermost(lane)
-    if lane is None or is_collecting_garbage() or not reads_for_handler(frame):
-        return None
-    if isinstance(lane.owner, ImportNotes):
-        lane.owner.note(name, frame)
-        return None
-    if not (trio.lowlevel.in_trio_task() or _calling_thread()):
+    lane = _capturing_lane(name, lane, frame)
+    if lane is None or not (trio.lowlevel.in_trio_task() or _calling_thread()):
         return None
     return lane.generator(cast("Sequencer", lane.owner).seed)
 

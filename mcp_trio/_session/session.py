@@ -42,12 +42,11 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, OnNotification, OutgoingCalls, ProgressCallback
-from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
+from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, NotificationQueue, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead
-from mcp_trio._session.notifications import NotificationQueue
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
