@@ -1080,7 +1080,7 @@ class Client:
         if self._session_task is None:
             yield
             return
-        with self._session_task.session.paused_timeouts():
+        with self._session_task.session.calls.paused_timeouts():
             yield
 
     async def _new_session(self, channel: Channel) -> Session:

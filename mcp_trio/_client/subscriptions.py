@@ -285,7 +285,7 @@ class SubscriptionStream:
         """Send the request and wait for its acknowledgement; on any error cancel it."""
         self._is_acknowledged = self._is_request_closed = False
         params = ListenParams(notifications=self.asked)
-        self._call = self._session.open_subscription(LISTEN, params, self._receive)
+        self._call = self._session.calls.open_subscription(LISTEN, params, self._receive)
         try:
             await self._wait_for_acknowledgement(seconds)
         except BaseException:
@@ -296,7 +296,7 @@ class SubscriptionStream:
     def _close_request(self) -> None:
         if not self._is_request_closed:
             self._is_request_closed = True
-            self._session.close_subscription(self._call)
+            self._session.calls.close_subscription(self._call)
 
     async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
         limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds

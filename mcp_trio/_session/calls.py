@@ -233,7 +233,18 @@ class OutgoingCalls:
     def open_subscription(
         self, method: str, params: ParamsToSend, on_notification: OnNotification
     ) -> Call:
-        """Send a request that stays open, as `Session.open_subscription` describes."""
+        """Send a request that the peer, `close_subscription` or the end of the session ends.
+
+        The request has no timeout. The returned call has its state (`has_ended`) and `outcome`.
+        `on_notification` is called with each notification that belongs to the request, before the
+        next message is read; it must not block, and returns whether the callbacks receive the
+        notification as well.
+
+        Raises:
+            LocalProtocolError: The protocol forbids the request now; nothing was sent.
+            Unencodable: The params cannot be encoded as JSON; nothing was sent.
+            ConnectionLost: The session is closing, or has ended.
+        """
         self.check_open()
         request = self.connection.open_request(method, params, now=trio.current_time())
         progress_queued_max = self.connection.limits.messages.progress_queued_max
@@ -242,7 +253,7 @@ class OutgoingCalls:
         return call
 
     def close_subscription(self, call: Call) -> None:
-        """Abandon the request of a subscription, as `Session.close_subscription` describes."""
+        """Abandon the request of a subscription; if it is open, the peer is notified once."""
         if not call.has_ended:
             self._abandon(call, None)
 

@@ -28,7 +28,6 @@ in a shielded scope delays the end of the nursery, and nothing else.
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +40,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.versions import supported_versions_in
-from mcp_trio._session.calls import Call, OnNotification, OutgoingCalls, ProgressCallback
+from mcp_trio._session.calls import OutgoingCalls, ProgressCallback
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, NotificationQueue, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
@@ -89,6 +88,7 @@ class Session:
         cause: The cause of the end, from `shut` on; None before.
         negotiated: An event that is set when the handshake has been answered.
         initialized: An event that is set when the client has acknowledged the handshake.
+        calls: The requests and subscriptions of this side.
         closing: An event that is set by `shut`, before open requests fail.
         ended: An event that is set when the channel is closed and the journal complete.
     """
@@ -106,8 +106,8 @@ class Session:
     ended: LightEvent = attrs.field(factory=LightEvent, init=False)
     peer_log: PeerLog = attrs.field(factory=PeerLog, init=False)
     send_queue: SendQueue = attrs.field(init=False)
+    calls: OutgoingCalls = attrs.field(init=False)
     _tasks: Tasks = attrs.field(init=False)
-    _calls: OutgoingCalls = attrs.field(init=False)
     _notifications: NotificationQueue = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reader: Leader | None = attrs.field(default=None, init=False)
@@ -118,7 +118,7 @@ class Session:
         on_error = self._shut_as_lost
         self._tasks = Tasks(on_error)
         self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, on_error)
-        self._calls = OutgoingCalls(connection, self.send_queue)
+        self.calls = OutgoingCalls(connection, self.send_queue)
         self._notifications = NotificationQueue(
             application,
             self.sequencer,
@@ -128,13 +128,13 @@ class Session:
             self.peer_log,
         )
         self._dispatcher = Dispatcher(
-            self, application, self._calls, self._notifications, self._tasks
+            self, application, self.calls, self._notifications, self._tasks
         )
 
     @property
     def loss(self) -> ConnectionLost | None:
         """The error with which requests fail from `shut` on; None before."""
-        return self._calls.loss
+        return self.calls.loss
 
     @property
     def has_begun(self) -> bool:
@@ -228,7 +228,7 @@ class Session:
             self.send_queue.lose()
         if self._reader is not None:
             self._reader.cancel()
-        self._calls.fail_all(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
+        self.calls.fail_all(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
         self._tasks.start(self._end)
 
@@ -368,7 +368,7 @@ class Session:
             ConnectionLost: The session is closing, or has ended.
         """
         await self.send_queue.room_for_message(None)
-        self._calls.check_open()
+        self.calls.check_open()
         self.send_queue.post(self.connection.notification(method, params), at_once=True)
 
     async def notifications_handled(self) -> None:
@@ -404,7 +404,7 @@ class Session:
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
         request = partial(
-            self._calls.request,
+            self.calls.request,
             method,
             params,
             idle_seconds=idle_seconds,
@@ -423,31 +423,6 @@ class Session:
                 raise
             observation.returned(result)
             return result
-
-    def open_subscription(
-        self, method: str, params: ParamsToSend, on_notification: OnNotification
-    ) -> Call:
-        """Send a request that the peer, `close_subscription` or the end of the session ends.
-
-        The request has no timeout. The returned call has its state (`has_ended`) and `outcome`.
-        `on_notification` is called with each notification that belongs to the request, before the
-        next message is read; it must not block, and returns whether the callbacks receive the
-        notification as well.
-
-        Raises:
-            LocalProtocolError: The protocol forbids the request now; nothing was sent.
-            Unencodable: The params cannot be encoded as JSON; nothing was sent.
-            ConnectionLost: The session is closing, or has ended.
-        """
-        return self._calls.open_subscription(method, params, on_notification)
-
-    def close_subscription(self, call: Call) -> None:
-        """Abandon the request of a subscription; if it is open, the peer is notified once."""
-        self._calls.close_subscription(call)
-
-    def paused_timeouts(self) -> AbstractContextManager[None]:
-        """Let no sent request time out within the block."""
-        return self._calls.paused_timeouts()
 
     # A client's handshake or discovery, and pings.
 

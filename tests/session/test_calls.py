@@ -242,7 +242,7 @@ async def test_progress_starts_no_timeout_while_timeouts_are_paused(autojump_clo
 
     async def play():
         asked = await peer.receive()
-        with session.paused_timeouts():
+        with session.calls.paused_timeouts():
             await trio.sleep(10)
             params = {"progressToken": asked["params"]["_meta"]["progressToken"], "progress": 1}
             await peer.send_notification("notifications/progress", params)
@@ -265,7 +265,7 @@ async def test_a_response_at_the_moment_of_the_timeout_is_returned(mock_clock, s
         nursery.start_soon(caller)
         await trio.testing.wait_all_tasks_blocked()
         answer = message(id=json.loads(channel.sent[0])["id"], result={"roots": []})
-        for call in session._calls._open.values():
+        for call in session.calls._open.values():
             call.scope.cancel()
         session.take(answer)
     assert results[0].roots == []
