@@ -237,21 +237,15 @@ class Observation:
     def __init__(
         self, observers: "Observers", activity: Activity, clock: Callable[[], float]
     ) -> None:
-        self.activity: Activity = activity
+        self.activity = activity
         self._observers = observers
         self._clock = clock
-        self._ends: list[tuple[Observer, End]] = []
         self._scopes: ExitStack | None = None
         self._token: Token[Activity | None] | None = None
         with without_lane():
-            for observer in observers.observers:
-                try:
-                    end = observer.begin(activity)
-                except Exception:
-                    logger.exception(_FAILED, type(observer).__name__)
-                else:
-                    if end is not None:
-                        self._ends.append((observer, end))
+            self._ends: list[tuple[Observer, End]] = _begin_all(
+                observers.observers, "begin", activity
+            )
         self._began = clock()
 
     def __enter__(self) -> Self:
@@ -345,11 +339,29 @@ class Observation:
             return
         outcome = msgspec.structs.replace(outcome, seconds=self._clock() - self._began)
         with without_lane():
-            for observer, end in ends:
-                try:
-                    end(outcome)
-                except Exception:
-                    logger.exception(_FAILED, type(observer).__name__)
+            _end_all(ends, outcome)
+
+
+def _begin_all(observers: Iterable[Observer], method: str, activity: object) -> list[Any]:
+    """Call this method of the observers; return those that returned a function, with that."""
+    ends: list[Any] = []
+    for observer in observers:
+        try:
+            end = getattr(observer, method)(activity)
+        except Exception:
+            logger.exception(_FAILED, type(observer).__name__)
+        else:
+            if end is not None:
+                ends.append((observer, end))
+    return ends
+
+
+def _end_all(ends: Iterable[tuple[Observer, Callable[[Any], object]]], outcome: object) -> None:
+    for observer, end in ends:
+        try:
+            end(outcome)
+        except Exception:
+            logger.exception(_FAILED, type(observer).__name__)
 
 
 def _text_of(error: BaseException) -> str:
@@ -387,19 +399,8 @@ class HttpObservation:
     def __init__(self, observers: Iterable[Observer], activity: HttpActivity) -> None:
         self.activity = activity
         self.status: int | None = None
-        self._ends: list[tuple[Observer, EndHttp]] = []
-        for observer in observers:
-            begin: Callable[[HttpActivity], EndHttp | None] | None
-            begin = getattr(observer, "begin_http", None)
-            if begin is None:
-                continue
-            try:
-                end = begin(activity)
-            except Exception:
-                logger.exception(_FAILED, type(observer).__name__)
-            else:
-                if end is not None:
-                    self._ends.append((observer, end))
+        able = [each for each in observers if hasattr(each, "begin_http")]
+        self._ends: list[tuple[Observer, EndHttp]] = _begin_all(able, "begin_http", activity)
         self._began = time.perf_counter()
 
     def forwarded_trace(self, body: bytes) -> Mapping[str, str]:
@@ -426,22 +427,13 @@ class HttpObservation:
             principal=principal,
             seconds=time.perf_counter() - self._began,
         )
-        for observer, end in self._ends:
-            try:
-                end(outcome)
-            except Exception:
-                logger.exception(_FAILED, type(observer).__name__)
+        _end_all(self._ends, outcome)
 
 
 def begin_forwarded(observers: Iterable[Observer], activity: HttpActivity) -> None:
     """Report a request over HTTP that another instance has received and forwarded to this one."""
-    for observer in observers:
-        begin = getattr(observer, "begin_forwarded", None)
-        try:
-            if begin is not None:
-                begin(activity)
-        except Exception:
-            logger.exception(_FAILED, type(observer).__name__)
+    able = [each for each in observers if hasattr(each, "begin_forwarded")]
+    _begin_all(able, "begin_forwarded", activity)
 
 
 @attrs.frozen(eq=False)
