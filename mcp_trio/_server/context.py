@@ -58,7 +58,7 @@ from mcp_trio._session.effects import (
     takes_patch,
 )
 from mcp_trio._session.handler_journal import HandlerJournal
-from mcp_trio._session.handlers import Handling, InputResponse
+from mcp_trio._session.handlers import Handling, InputResponse, lane_of_caller
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import LocalProtocolError
 
@@ -375,7 +375,7 @@ class Context(BaseContext):
             trio.TooSlowError: At the end of a block that was cancelled by it.
             ValueError: `seconds` is negative.
         """
-        self._handling.current_lane()  # This raises an error inside of an effect.
+        lane_of_caller(self._handling)  # This raises an error inside of an effect.
         return trio.fail_after(seconds)
 
     # Effects.
@@ -711,7 +711,7 @@ class Context(BaseContext):
                 " hidden or shown: use server.enable and server.disable, which change the lists of"
                 " all clients"
             )
-        self._handling.current_lane()  # This raises an error inside of an effect.
+        lane_of_caller(self._handling)  # This raises an error inside of an effect.
         await trio.lowlevel.checkpoint_if_cancelled()
         self._served.show_or_hide(selection, shows=shows)
 

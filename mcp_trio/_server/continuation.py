@@ -28,7 +28,7 @@ from mcp_trio._server.instances import Instance, StoreUnavailableError
 from mcp_trio._session.effects import Effect, perform_without_waiting
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
-from mcp_trio._session.handlers import Handling
+from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import DivergedError, run_kept
 from mcp_trio._session.json_forms import decode_value, encode_value
 from mcp_trio._session.recorded_errors import encoded_error
@@ -44,7 +44,7 @@ logger = logging.getLogger("mcp_trio")
 
 def _has_mark(handling: Handling, name: str) -> bool:
     """Return whether the recording of a request has a mark; a live session makes the mark."""
-    lane = handling.current_lane()
+    lane = lane_of_caller(handling)
     return lane is None or handling.sequencer.patched(lane, name)
 
 

@@ -72,7 +72,7 @@ from mcp_trio._server.subscriptions import (
 from mcp_trio._server.threads import NESTED_LIMITER, ClientThreads, ThreadBridge, run_in_thread
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.exceptions import sole_exception
-from mcp_trio._session.handlers import Handling
+from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.json_forms import encode_value
 from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.session import Session
@@ -928,7 +928,7 @@ class ServedSession:
             Exception: The condition of the rule failed.
         """
         denial = await self._denial(handling, rule)
-        lane = handling.current_lane()
+        lane = lane_of_caller(handling)
         if lane is not None:
             mark = ALLOWED_MARK if denial is None else DENIED_MARK
             handling.session.sequencer.marked(mark, {"scopes": rule.scopes}, lane)

@@ -46,7 +46,6 @@ from mcp_trio._session.effects import (
 )
 from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.handler_journal import HandlerJournal
-from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
 from mcp_trio._session.recorded_errors import encoded_error
@@ -257,10 +256,6 @@ class LifespanRun:
     def limits(self) -> Limits:
         """The limits of the server."""
         return self.served.shared.limits
-
-    def current_lane(self) -> Lane | None:
-        """Return the lane of the calling task, as `EffectCaller` says."""
-        return lane_of_caller(self)
 
     def cancel(self) -> None:
         """Cancel the lifespan; a replay does this where the server was cancelled from outside."""

@@ -68,7 +68,7 @@ from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio._session.handler_journal import HandlerJournal
-from mcp_trio._session.handlers import Handling, lane_of_caller
+from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane
@@ -286,9 +286,6 @@ class _NotificationListener:
     @property
     def limits(self) -> Limits:
         return self.session.connection.limits
-
-    def current_lane(self) -> Lane | None:
-        return lane_of_caller(self)
 
 
 @attrs.define(eq=False, repr=False)

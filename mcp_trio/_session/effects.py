@@ -29,7 +29,7 @@ import trio
 
 from mcp_trio._journal.records import PATCHED_MARK, CommandBody, encode_body
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
-from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect
+from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect, lane_of_caller
 from mcp_trio._session.journal import Outcome
 from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
@@ -130,7 +130,7 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
 
 async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     """Run an effect as `perform` does, but do not look for its outcome in earlier rounds."""
-    lane = caller.current_lane()
+    lane = lane_of_caller(caller)
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
         with _InsideEffect(caller, effect, None):
@@ -242,7 +242,7 @@ def _perform_in_thread(
     call: Callable[..., Any], caller: EffectCaller, effect: Effect[Result]
 ) -> Result:
     async def begin() -> Lane | None:
-        lane = caller.current_lane()
+        lane = lane_of_caller(caller)
         if lane is not None:
             start_effect(caller, effect, lane)
             # The thread journals no steps until the effect has ended.
@@ -359,13 +359,13 @@ def _lane_in_loop(caller: EffectCaller) -> Lane | None:
     """Return the lane of the calling task.
 
     Raises:
-        LocalProtocolError: `EffectCaller.current_lane` raises it, or the caller is a thread.
+        LocalProtocolError: `lane_of_caller` raises it, or the caller is a thread.
     """
     if not trio.lowlevel.in_trio_task():
         raise LocalProtocolError(
             "a thread cannot use this part of the context: use it before the thread starts"
         )
-    return caller.current_lane()
+    return lane_of_caller(caller)
 
 
 # Random numbers and changes of the code ---------------------------------------------------------
@@ -373,7 +373,7 @@ def _lane_in_loop(caller: EffectCaller) -> Lane | None:
 
 def randomness(caller: EffectCaller) -> Random:
     """Return the random number generator of the calling lane, or of the request if unrecorded."""
-    lane = caller.current_lane()
+    lane = lane_of_caller(caller)
     if caller.handler_journal is not None:
         return caller.handler_journal.randomness()
     if lane is None:
@@ -428,7 +428,7 @@ class _RememberingCodec(msgspec.Struct, Generic[Result], eq=False):
 def _begin_operation(
     caller: EffectCaller, journal: HandlerJournal, effect: Effect[Any]
 ) -> tuple[OperationId, FinishedOperation | None]:
-    caller.current_lane()  # This raises an error if the caller is the code of another effect.
+    lane_of_caller(caller)  # This raises an error if the caller is the code of another effect.
     return journal.begin_operation(effect.name, effect.arguments())
 
 

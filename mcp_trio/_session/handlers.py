@@ -93,14 +93,6 @@ class EffectCaller(Protocol):
         """The limits of the session, or of the server."""
         ...
 
-    def current_lane(self) -> Lane | None:
-        """Return the lane of the calling task; None if it is not recorded.
-
-        Raises:
-            LocalProtocolError: The task does not descend from this code, or it runs an effect.
-        """
-        ...
-
 
 class RunningEffect(msgspec.Struct, frozen=True, eq=False):
     """The effect that the current task runs, and the code that called it."""
@@ -115,7 +107,7 @@ RUNNING_EFFECT: Final[ContextVar[RunningEffect | None]] = ContextVar(
 
 
 def lane_of_caller(caller: EffectCaller) -> Lane | None:
-    """Return the lane of the calling task, which descends from `caller`.
+    """Return the lane of the calling task, which descends from `caller`; None if not recorded.
 
     Raises:
         LocalProtocolError: The task does not descend from `caller`, so that a replay could not
@@ -277,18 +269,9 @@ class Handling(msgspec.Struct, eq=False):
             method,
             params,
             on_progress=on_progress,
-            lane=self.current_lane(),
+            lane=lane_of_caller(self),
             related_request_id=self.request.id,
         )
-
-    def current_lane(self) -> Lane | None:
-        """Return the lane of the calling task; None if the session is not recorded.
-
-        Raises:
-            LocalProtocolError: The task does not descend from a handler, so that a replay could not
-                order its operations; or it runs an effect, which a replay does not run.
-        """
-        return lane_of_caller(self)
 
     async def _send(self, make: Callable[[], bytes | None]) -> None:
         """Send the message that `make` returns, if it returns one.
@@ -296,7 +279,7 @@ class Handling(msgspec.Struct, eq=False):
         `make` depends on state that other tasks change. It is therefore called in the lane's turn,
         and its call is recorded even if nothing is sent.
         """
-        lane, send_queue = self.current_lane(), self.session.send_queue
+        lane, send_queue = lane_of_caller(self), self.session.send_queue
         self._notifications += 1
         is_checkpoint_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_checkpoint_due:

@@ -35,7 +35,7 @@ from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, perform_once, start_effect
 from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio._session.handler_journal import HandlerJournal, OperationId
-from mcp_trio._session.handlers import Handling
+from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -94,7 +94,7 @@ async def _ask_together(handling: Handling, questions: Sequence[Question]) -> li
     Together they are one operation of the calling lane, so that the recording has the outcome of
     waiting for all of them.
     """
-    lane, sequencer = handling.current_lane(), handling.session.sequencer
+    lane, sequencer = lane_of_caller(handling), handling.session.sequencer
     await _begin_asking(handling, questions, lane)
     kind = "cxl"
     try:
@@ -201,7 +201,7 @@ async def run_resumably(
 
     async def end_round_when_asked() -> None:
         """End the round when a task has asked and all tasks that could run have run."""
-        lane, sequencer = handling.current_lane(), handling.session.sequencer
+        lane, sequencer = lane_of_caller(handling), handling.session.sequencer
         while True:
             await journal.has_asked.wait()
             await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
@@ -239,7 +239,7 @@ def _has_changed(handling: Handling) -> bool:
     In a live session, nothing else explains it. In a replay, redaction may have changed the
     arguments, so the mark in the recording decides.
     """
-    lane = handling.current_lane()
+    lane = lane_of_caller(handling)
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
 
 
@@ -266,7 +266,7 @@ async def _wait_for_end_of_round(
     handling: Handling, journal: HandlerJournal, questions: Mapping[OperationId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
-    lane, sequencer = handling.current_lane(), handling.session.sequencer
+    lane, sequencer = lane_of_caller(handling), handling.session.sequencer
     await _begin_asking(handling, list(questions.values()), lane)
     reason = None
     if journal.scope.cancel_called:
@@ -526,7 +526,7 @@ class Rounds:
             Unencodable: The params of a question cannot be encoded as JSON.
             Exception: The `check` of a question failed.
         """
-        lane = self.handling.current_lane()
+        lane = lane_of_caller(self.handling)
         opened, size_bytes = self._opened_questions(questions)
         await _begin_asking(self.handling, questions, lane)
         try:

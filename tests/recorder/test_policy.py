@@ -17,6 +17,7 @@ from mcp_trio._journal.calls import CallTracker
 from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.policy import Durations
+from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import AccessDenied, RecordingError
 from mcp_trio.recording import (
@@ -245,7 +246,7 @@ async def test_a_session_that_nothing_could_keep_is_not_recorded(tmp_path):
 
     @server.tool
     async def lane(ctx: Context) -> str:
-        lanes.append(ctx._handling.current_lane())
+        lanes.append(lane_of_caller(ctx._handling))
         return "looked"
 
     await session(server, ("lane", {}))

@@ -21,6 +21,7 @@ from mcp_trio._session.effects import (
     read_clock,
     takes_patch,
 )
+from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Sequencer
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.recorded_errors import encoded_error
@@ -403,7 +404,7 @@ async def test_the_effect_of_a_thread_whose_request_is_over_is_recorded_as_cance
     handle, recording, story
 ):
     async def handler(handling):
-        lane = handling.current_lane()
+        lane = lane_of_caller(handling)
         abandon_effect(handling, lane)  # No effect runs yet.
         is_over = threading.Event()
 

@@ -15,6 +15,7 @@ from mcp_trio._journal.records import BEGINS_STEP
 from mcp_trio._protocol.methods import Role
 from mcp_trio._replay.schedules import SweepSequencer
 from mcp_trio._replay.session_replay import SessionReplay
+from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio.errors import LocalProtocolError
@@ -551,7 +552,7 @@ async def test_the_lanes_of_child_tasks_are_named_by_their_spawner(
             nursery.start_soon(leaf, handling)
 
     async def leaf(handling):
-        lanes.append(handling.current_lane().name)
+        lanes.append(lane_of_caller(handling).name)
 
     _, channel = await serve_fake({"nests": nests}, sequencer=recording)
     channel.feed(message(**call("nests", 1)))
