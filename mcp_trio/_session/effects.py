@@ -86,11 +86,6 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
     is_counted: bool = False
     is_repeatable: bool = False
 
-    def command(self, *, is_cancelled: bool) -> bytes:
-        """Return the body of the `cmd` record."""
-        arguments = msgspec.Raw(self.arguments())
-        return encode_body(CommandBody(name=self.name, arguments=arguments, cancelled=is_cancelled))
-
     def outcome(self, outcome: Outcome) -> Result:
         """Return the handler's result for a recorded outcome, or raise the recorded error."""
         if outcome.kind == "err":
@@ -169,8 +164,9 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
 def start_effect(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
     """Record that a lane starts an effect; return the deadline of the calling task."""
     deadline = trio.current_effective_deadline()
-    command = effect.command(is_cancelled=deadline == -math.inf)
-    caller.sequencer.effect_started(lane, command)
+    arguments, is_cancelled = msgspec.Raw(effect.arguments()), deadline == -math.inf
+    command = CommandBody(name=effect.name, arguments=arguments, cancelled=is_cancelled)
+    caller.sequencer.effect_started(lane, encode_body(command))
     return deadline
 
 
@@ -326,32 +322,24 @@ def read_clock(
     caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """Read a clock, or return its recorded value; JSON can express the value exactly."""
-    journal = caller.handler_journal
-    if journal is None:
-        return _read_clock(caller, name, read, kind)
-    _lane_in_loop(caller)
-    operation_id, earlier = journal.begin_operation(name, b"")
-    if earlier is not None:
-        body = earlier.body
-        return _read_clock(caller, name, lambda: msgspec.json.decode(body, type=kind), kind)
-    value = _read_clock(caller, name, read, kind)
-    journal.finish_operation(operation_id, "res", encode_body(value))
-    return value
-
-
-def _read_clock(
-    caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
-) -> Result:
-    lane = _lane_in_loop(caller)
-    if lane is None:
+    lane, journal = _lane_in_loop(caller), caller.handler_journal
+    if lane is None and journal is None:
         return read()
+    operation_id = earlier = None
+    if journal is not None:
+        operation_id, earlier = journal.begin_operation(name, b"")
     values: list[Result] = []
 
     def read_live() -> Outcome:
-        values.append(read())
+        values.append(read() if earlier is None else msgspec.json.decode(earlier.body, type=kind))
         return Outcome("res", encode_body(values[0]))
 
-    outcome = caller.sequencer.read_value(lane, name, None, read_live)
+    if lane is None:
+        outcome = read_live()
+    else:
+        outcome = caller.sequencer.read_value(lane, name, None, read_live)
+    if journal is not None and operation_id is not None and earlier is None:
+        journal.finish_operation(operation_id, "res", outcome.body)
     return values[0] if values else msgspec.json.decode(outcome.body, type=kind)
 
 

@@ -321,10 +321,7 @@ class Handling(msgspec.Struct, eq=False):
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         """Run the handler in a cancel scope, and encode its response."""
-        self._scope = scope
-        if self.is_cancelled:
-            scope.cancel()
-        running, lane = self._begin_handling(), self.lane
+        running, lane = self._begin_handling(scope), self.lane
         if lane is not None and lane.has_steps:
             driven: Any = drive(running, (lane,))
             running = driven
@@ -351,14 +348,14 @@ class Handling(msgspec.Struct, eq=False):
         lane, session = self.lane, self.session
         if session.send_queue.is_full_of_responses or session.sequencer.replays:
             return None
+        if lane is not None and lane.has_steps:
+            session.sequencer.step(lane)
+        return self._begin_handling(scope)
+
+    def _begin_handling(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
-        if lane is not None and lane.has_steps:
-            session.sequencer.step(lane)
-        return self._begin_handling()
-
-    def _begin_handling(self) -> Coroutine[Any, Any, None]:
         observation = self.request.observation
         return self._handle() if observation is None else self._handle_observed(observation)
 

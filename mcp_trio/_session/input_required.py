@@ -83,17 +83,17 @@ async def ask_all(handling: Handling, questions: Sequence[Question]) -> list[Any
         return []
     if handling.ask_in_rounds is not None:
         return await handling.ask_in_rounds(handling, questions)
-    if len(questions) == 1:
-        return [await _ask(handling, questions[0])]
-    return await _ask_together(handling, questions)
+    return await _send_requests(handling, questions)
 
 
-async def _ask_together(handling: Handling, questions: Sequence[Question]) -> list[Any]:
-    """Send a request for each question, each in a task of its own.
+async def _send_requests(handling: Handling, questions: Sequence[Question]) -> list[Any]:
+    """Send a request for each question; several of them together, each in a task of its own.
 
     Together they are one operation of the calling lane, so that the recording has the outcome of
     waiting for all of them.
     """
+    if len(questions) == 1:
+        return [await _ask(handling, questions[0])]
     lane, sequencer = lane_of_caller(handling), handling.session.sequencer
     await _begin_asking(handling, questions, lane)
     kind = "cxl"
@@ -166,11 +166,9 @@ class _AnswerCodec(msgspec.Struct, frozen=True):
         return self.decoded(self.body), self.body
 
     def decoded(self, body: bytes) -> Any:
-        try:
-            result = METHODS[self.question.method].decode_result(msgspec.Raw(body))
-            self.question.check(result)
-        except (msgspec.MsgspecError, RemoteProtocolError) as error:
-            raise RequestError(INVALID_PARAMS, f"invalid input response: {error}") from error
+        result = _decoded_answer("", self.question, msgspec.Raw(body))
+        if isinstance(result, Exception):
+            raise result
         return result
 
 
@@ -349,12 +347,8 @@ async def _ask_kept(
     """Return the answers that the client has given already; ask the other questions."""
     begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
     unanswered = [each for each, (_, earlier) in zip(asked, begun, strict=True) if earlier is None]
-    answers: list[Any] = []
-    if len(unanswered) == 1:
-        answers = [await _ask(handling, unanswered[0])]
-    elif unanswered:
-        answers = await _ask_together(handling, unanswered)
-    given, results = iter(answers), list[Any]()
+    given = iter(await _send_requests(handling, unanswered) if unanswered else ())
+    results = list[Any]()
     for each, (operation_id, earlier) in zip(asked, begun, strict=True):
         if earlier is None:
             results.append(next(given))
@@ -656,7 +650,7 @@ class Rounds:
         responses: Mapping[str, msgspec.Raw] = retry.params.input_responses or {}
         asked = {key: question for key, question in self._sent.items() if key in self._pending}
         results = {
-            key: _decoded_answer(key, question, responses[key])
+            key: _decoded_answer(f" {key!r}", question.question, responses[key])
             for key, question in asked.items()
             if key in responses
         }
@@ -732,13 +726,13 @@ def _input_required(
     return types.InputRequiredResult(input_requests=requests, request_state=state)
 
 
-def _decoded_answer(key: str, opened: _OpenQuestion, response: msgspec.Raw) -> Any:
+def _decoded_answer(name: str, question: Question, response: msgspec.Raw) -> Any:
+    """Return a decoded answer, or the exception of the question's own check."""
     try:
-        result = METHODS[opened.question.method].decode_result(response)
-        opened.question.check(result)
+        result = METHODS[question.method].decode_result(response)
+        question.check(result)
     except (msgspec.MsgspecError, RemoteProtocolError) as error:
-        text = f"invalid input response {key!r}: {error}"
-        raise RequestError(INVALID_PARAMS, text) from error
+        raise RequestError(INVALID_PARAMS, f"invalid input response{name}: {error}") from error
     except Exception as error:
         return error
     return result
