@@ -968,7 +968,7 @@ class Client:
             from mcp_trio._session.observing import enter_observers
 
             self._entered_observers = enter_observers(self.observers)
-        self._reported_state.report()
+        self._reported_state.begin()
         try:
             await self._connect_session()
         except BaseException as error:

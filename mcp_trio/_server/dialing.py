@@ -26,6 +26,7 @@ from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
+    NamedChannel,
     OnState,
     ReportedState,
     SocketChannelOptions,
@@ -39,7 +40,6 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
-    from mcp_trio._transports.sockets import SocketChannel
 
 logger = logging.getLogger("mcp_trio")
 
@@ -79,7 +79,7 @@ async def dial(
         state=state,
         hub_name_status=task_status,
     )
-    state.report()
+    state.begin()
     try:
         await serve_connections(
             server,
@@ -108,7 +108,7 @@ class _Dialer:
     limits: Limits
     state: ReportedState
     hub_name_status: trio.TaskStatus[str]
-    _channel: "SocketChannel | WebSocketChannel | None" = attrs.field(default=None, init=False)
+    _channel: NamedChannel | None = attrs.field(default=None, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
     _has_been_open: bool = attrs.field(default=False, init=False)
 

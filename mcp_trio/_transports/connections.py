@@ -7,18 +7,16 @@ A channel over HTTP, which `http_client` opens, may use many; it also reports it
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 
+from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     import ssl
-
-    from mcp_trio._transports.sockets import SocketChannel
-    from mcp_trio._transports.websocket import WebSocketChannel
 
 logger = logging.getLogger("mcp_trio")
 
@@ -30,6 +28,18 @@ State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
 OnState: TypeAlias = Callable[[State, str], None]
 """Called with the new state of a connection, and with its reason. It must not wait."""
 
+_TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
+    {
+        ("connecting", "open"),
+        ("connecting", "retrying"),
+        ("connecting", "closed"),
+        ("open", "retrying"),
+        ("open", "closed"),
+        ("retrying", "open"),
+        ("retrying", "retrying"),  # only the reason changes, which is not reported
+        ("retrying", "closed"),
+    }
+)
 _SOCKET_SCHEMES: Final = frozenset({"ws", "wss", "unix", "tcp"})
 _DOUBLINGS_MAX: Final = 16  # so that many failures do not overflow a float
 
@@ -65,17 +75,20 @@ class ReportedState:
     state: State = attrs.field(default="connecting", init=False)
     reason: str = attrs.field(default="", init=False)
 
-    def change(self, state: Literal["open", "retrying", "closed"], reason: str = "") -> None:
-        """Change the state, and report it if it is another one; "closed" is final."""
-        if self.state == "closed":
+    def begin(self) -> None:
+        """Report the state "connecting"."""
+        self._report()
+
+    def change(self, state: State, reason: str = "") -> None:
+        """Change the state, if there is a transition to it; none leads out of "closed"."""
+        if (self.state, state) not in _TRANSITIONS:
             return
         has_changed = state != self.state
         self.state, self.reason = state, reason
         if has_changed:
-            self.report()
+            self._report()
 
-    def report(self) -> None:
-        """Call `on_state` with the state."""
+    def _report(self) -> None:
         if self.on_state is None:
             return
         try:
@@ -99,9 +112,22 @@ def is_socket_url(url: str) -> bool:
     return url.partition(":")[0].lower() in _SOCKET_SCHEMES
 
 
+class NamedChannel(Channel, Protocol):
+    """A channel to a URL, which is its name in errors."""
+
+    @property
+    def name(self) -> str:
+        """The URL, without anything that may be secret."""
+        ...
+
+    def mark_going_away(self) -> None:
+        """Let `aclose` tell the peer that this side shuts down, if the protocol can express it."""
+        ...
+
+
 async def open_socket_channel(
     url: str, options: SocketChannelOptions, limits: Limits
-) -> "SocketChannel | WebSocketChannel":
+) -> NamedChannel:
     """Connect to a server at a WebSocket, Unix or TCP URL, and return the channel.
 
     Raises:

@@ -1054,15 +1054,19 @@ REACHED = {
 }
 FOLLOWING = [
     # from, to, whether it becomes that, whether that is reported
+    ("connecting", "connecting", False, False),
     ("connecting", "open", True, True),
     ("connecting", "retrying", True, True),
     ("connecting", "closed", True, True),
-    ("open", "open", True, False),
+    ("open", "connecting", False, False),
+    ("open", "open", False, False),
     ("open", "retrying", True, True),
     ("open", "closed", True, True),
+    ("retrying", "connecting", False, False),
     ("retrying", "open", True, True),
     ("retrying", "retrying", True, False),
     ("retrying", "closed", True, True),
+    ("closed", "connecting", False, False),
     ("closed", "open", False, False),
     ("closed", "retrying", False, False),
     ("closed", "closed", False, False),
@@ -1073,7 +1077,7 @@ FOLLOWING = [
 def test_state_transitions_and_their_reports(before, after, becomes, is_reported):
     reported = []
     condition = ReportedState(lambda *state: reported.append(state))
-    condition.report()
+    condition.begin()
     for step in REACHED[before]:
         condition.change(*step)
     assert reported == [("connecting", ""), *REACHED[before]]
