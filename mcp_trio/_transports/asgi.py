@@ -99,7 +99,7 @@ _VALID_HANDSHAKE_HEADERS: Final = {
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class _AsgiUpgrade:
+class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
@@ -388,7 +388,7 @@ class AsgiHost:
             scheme="https" if request.scheme in ("wss", "https") else "http",
             headers={**request.headers, **_VALID_HANDSHAKE_HEADERS},
         )
-        upgrade = _AsgiUpgrade(
+        upgrade = AsgiUpgrade(
             request=request,
             extensions=scope.get("extensions") or {},
             receive=receive,

@@ -760,7 +760,7 @@ class HttpChannel:
 
     async def start(self) -> None:
         """Start the task that all requests run in; nothing is sent."""
-        self._reported_state.report()
+        self._reported_state.begin()
         trio.lowlevel.spawn_system_task(self._run, context=copy_context())
         with trio.CancelScope(shield=True):  # a cancelled caller could not close the channel
             await self._started.wait()
