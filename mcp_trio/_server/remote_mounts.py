@@ -35,7 +35,7 @@ from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -335,7 +335,7 @@ class RemoteSession:
             )
         send = partial(RemoteConnection.request, method=method, params=params)
         event = await self._perform(handling, method, params, send)
-        result = self._result(method, event)
+        result = self._result(method, params, event)
         if not isinstance(result, types.CallToolResult):
             return result
         # Older protocol versions allow only objects as structured content.
@@ -393,7 +393,7 @@ class RemoteSession:
             return _mount_event("result", types.EmptyResult())
 
         method, params = "resources/subscribe", types.SubscribeParams(uri=uri)
-        self._result(method, await self._perform(handling, method, params, send))
+        self._result(method, params, await self._perform(handling, method, params, send))
 
     async def set_log_level(self, handling: Handling, level: types.LoggingLevel) -> None:
         """Set the level of the mounted server's log messages; an error is logged."""
@@ -484,12 +484,14 @@ class RemoteSession:
             codec=JsonCodec[MountEvent](MountEvent),
         )
 
-    def _result(self, method: str, event: MountEvent) -> Any:
+    def _result(self, method: str, params: Any, event: MountEvent) -> Any:
         if event.kind == "error":
             failure: RequestError = event.read(Failure).error()
             if method == "resources/read" and is_resource_not_found(failure):
-                uri = "" if failure.data is None else failure.data.get("uri", "")
-                raise ResourceNotFound(uri, message=failure.message, data=failure.data)
+                given: Any = failure.data
+                members = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+                data = {"uri": params.uri, **members}
+                raise ResourceNotFound(params.uri, message=failure.message, data=data)
             raise failure
         if event.kind == "lost":
             text = f"{self.mount.label}, {event.read()}"

@@ -11,7 +11,7 @@ import trio.testing
 from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError
-from mcp_trio.errors import ReplayDivergence
+from mcp_trio.errors import RESOURCE_NOT_FOUND, ReplayDivergence, ResourceNotFound
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
@@ -207,6 +207,20 @@ async def test_errors_of_a_mounted_server_are_forwarded(outer, inner):
             with pytest.raises(RequestError, match=f"resource not found: {uri}") as caught:
                 await client.read_resource(uri)
             assert caught.value.data == {"uri": uri}
+
+
+@pytest.mark.parametrize("data", [None, "data://x", {"reason": "moved"}])
+@both_versions
+async def test_a_missing_resource_is_reported_whatever_the_data_of_the_error_are(outer, data):
+    inner = Server("weather")
+
+    @inner.method("resources/read")
+    async def read(_params: dict) -> None:
+        raise RequestError(RESOURCE_NOT_FOUND, "no such resource", data)
+
+    async with Client(hub((remote(inner, LEGACY), "w")), protocol_versions=[outer]) as client:
+        with pytest.raises(ResourceNotFound, match="no such resource"):
+            await client.read_resource("data://w/x")
 
 
 async def test_a_server_that_cannot_be_started_is_named_in_the_error_and_left_out_of_lists(caplog):
