@@ -757,7 +757,8 @@ def _blocking(
 
     @functools.wraps(method)
     def call(self: "ThreadContext", /, *args: P.args, **keywords: P.kwargs) -> Result:
-        return self._bridge.call(functools.partial(method, self._context, *args, **keywords))
+        context, bridge = self._context, self._bridge  # pyright: ignore[reportPrivateUsage]
+        return bridge.call(functools.partial(method, context, *args, **keywords))
 
     return call
 

@@ -40,6 +40,7 @@ from mcp_trio._server.client_requests import (
 )
 from mcp_trio._server.effects import perform_plain
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
+from mcp_trio._session.calls import Question
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all, run_resumably
@@ -165,18 +166,15 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             return result
         questions = _questions_of(result)
         check_capabilities(handling.request.peer, list(questions.values()))
-        requests = {
-            key: types.InputRequest(method=sent.method, params=sent.params)
-            for key, sent in ((key, it.as_sent()) for key, it in questions.items())
-        }
+        sent = {key: question.as_sent() for key, question in questions.items()}
         text = None
         if result.request_state is not None:
-            pending = {key: OperationId("", 0, it.method, "") for key, it in requests.items()}
+            pending = {key: OperationId("", 0, it.method, "") for key, it in sent.items()}
             after = msgspec.structs.replace(
                 state, round=state.round + 1, text=result.request_state, pending=pending
             )
             text = await self._seal(handling, after)
-        return _input_required(requests, text)
+        return _input_required(sent, text)
 
     async def ask_in_session(
         self, handling: Handling, served: "ServedSession", required: types.InputRequiredResult
@@ -239,12 +237,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             pending={key: operation_id for key, (operation_id, _) in journal.questions.items()},
             asked=journal.asked,
         )
-        requests = {
-            key: types.InputRequest(method=asked.method, params=asked.params)
-            for key, (_, asked) in journal.questions.items()
-        }
         text = await self._seal(handling, after)
-        return _input_required(requests, text)
+        return _input_required({key: asked for key, (_, asked) in journal.questions.items()}, text)
 
     # Effects.
 
@@ -290,8 +284,12 @@ def _questions_of(result: types.InputRequiredResult) -> dict[str, ClientQuestion
 
 
 def _input_required(
-    requests: dict[str, types.InputRequest], request_state: str | None
+    questions: Mapping[str, Question], request_state: str | None
 ) -> types.InputRequiredResult:
+    requests = {
+        key: types.InputRequest(method=question.method, params=question.params)
+        for key, question in questions.items()
+    }
     return types.InputRequiredResult(
         result_type=INPUT_REQUIRED, input_requests=requests or None, request_state=request_state
     )
