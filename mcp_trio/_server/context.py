@@ -825,12 +825,7 @@ class ThreadContext(BaseContext):
         return perform_in_thread(self._bridge.call, self._handling, effect)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Return a lock shared by all handlers of the server, for `with ctx.lock(name):`.
-
-        Raises:
-            RuntimeError: On entering, if the lock is held by this handler, or by one that waits in
-                `read_resource` for this one.
-        """
+        """Return a lock for `with ctx.lock(name):`; see `Context.lock`."""
         return ThreadLock(self._handling, self._served.shared.locks, self._bridge, name)
 
     def sample(
