@@ -60,8 +60,10 @@ from mcp_trio._protocol.metadata import (
     Capabilities,
     Metadata,
     Peer,
+    ToolCall,
     check_user_meta,
     client_metadata,
+    decode_tool_call,
     metadata_in,
     metadata_of,
     progress_token_of,
@@ -69,6 +71,7 @@ from mcp_trio._protocol.metadata import (
     with_result_metadata,
 )
 from mcp_trio._protocol.methods import (
+    CALL_TOOL,
     CANCELLED,
     DISCOVER,
     INITIALIZE,
@@ -94,7 +97,6 @@ from mcp_trio._protocol.requests import (
     oversized_response_id,
     response_id_of,
 )
-from mcp_trio._protocol.tool_calls import CALL_TOOL, ToolCall, decode_tool_call
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
     NEWEST_LEGACY,

@@ -37,14 +37,15 @@ from mcp_trio._protocol.http_headers import (
     check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
-from mcp_trio._protocol.metadata import Metadata, metadata_in, metadata_of
-from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._protocol.tool_calls import (
-    CALL_TOOL,
+from mcp_trio._protocol.metadata import (
+    Metadata,
     ToolCall,
     decode_tool_call,
+    metadata_in,
+    metadata_of,
     with_decoded_params,
 )
+from mcp_trio._protocol.methods import CALL_TOOL, INITIALIZE
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio.errors import (
     HEADER_MISMATCH,

@@ -187,6 +187,7 @@ DISCOVER: Final = "server/discover"
 LISTEN: Final = "subscriptions/listen"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 PING: Final = "ping"
+CALL_TOOL: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
@@ -234,9 +235,7 @@ _ROWS: Final = (
         PING, BOTH, types.EmptyParams, types.EmptyResult, trigger=SessionTrigger.PING, until=_LEGACY
     ),
     _list("tools/list", types.ListToolsResult, _TOOLS),
-    Method(
-        "tools/call", CLIENT, types.CallToolParams, types.CallToolResult, _TOOLS, has_rounds=True
-    ),
+    Method(CALL_TOOL, CLIENT, types.CallToolParams, types.CallToolResult, _TOOLS, has_rounds=True),
     _list("resources/list", types.ListResourcesResult, _RESOURCES),
     _list("resources/templates/list", types.ListResourceTemplatesResult, _RESOURCES),
     Method(

@@ -48,10 +48,10 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
+from mcp_trio._protocol.metadata import ToolCall
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of, shares_of
 from mcp_trio._protocol.stores import EventStore
-from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.continuation import NO_VALUES, KeptCalls, KeptValues, load_values
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder

@@ -32,11 +32,10 @@ from mcp_trio._jsonrpc.messages import (
     with_id_replaced,
 )
 from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, ToolCall
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.shares import network_of
 from mcp_trio._protocol.stores import EventStore, MemoryEventStore
-from mcp_trio._protocol.tool_calls import ToolCall
 from mcp_trio._transports.channel import CLOSED_TEXT, Received
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import QueuedMessage, ResponseStream

@@ -47,8 +47,7 @@ from mcp_trio._protocol.http_headers import (
     parameter_paths,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
-from mcp_trio._protocol.methods import CANCELLED, DISCOVER, INITIALIZE, INITIALIZED
-from mcp_trio._protocol.tool_calls import CALL_TOOL
+from mcp_trio._protocol.methods import CALL_TOOL, CANCELLED, DISCOVER, INITIALIZE, INITIALIZED
 from mcp_trio._protocol.versions import STATELESS_CODES
 from mcp_trio._transports.channel import CLOSED_TEXT, Received, ReceivedQueue
 from mcp_trio._transports.concurrency import ErrorGroup, Wakeup, errors_handled_by

@@ -27,7 +27,12 @@ from mcp_trio._protocol.connection import (
     SessionState,
 )
 from mcp_trio._protocol.empty import NO_ITEMS
-from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, Peer
+from mcp_trio._protocol.metadata import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    Peer,
+    decode_tool_call,
+)
 from mcp_trio._protocol.methods import (
     METHODS,
     RequiredCapability,
@@ -37,7 +42,6 @@ from mcp_trio._protocol.methods import (
     has_capability,
 )
 from mcp_trio._protocol.requests import IncomingRequest, oversized_response_id, response_id_of
-from mcp_trio._protocol.tool_calls import decode_tool_call
 from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
 from mcp_trio.errors import (
     HEADER_MISMATCH,

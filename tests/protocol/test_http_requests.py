@@ -19,8 +19,12 @@ from mcp_trio._protocol.http_requests import (
     StatelessMessage,
     text_of_body,
 )
-from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
-from mcp_trio._protocol.tool_calls import ToolCall, with_decoded_params
+from mcp_trio._protocol.metadata import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    ToolCall,
+    with_decoded_params,
+)
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.limits import MessageLimits
 

@@ -20,8 +20,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._protocol.tool_calls import decode_tool_call, with_decoded_params
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, decode_tool_call, with_decoded_params
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_channels import (
     DuplicateIdError,
