@@ -11,7 +11,7 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/stream
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypedDict, cast
+from typing import Any, Final, TypeAlias, TypedDict
 
 import attrs
 import msgspec
@@ -102,6 +102,12 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
         return self.status, [("Content-Type", JSON), *self.headers], self.body()
 
 
+def not_allowed(method: str, allowed: str) -> Rejection:
+    """Return the rejection of a request whose method is not one of the allowed ones."""
+    text = f"{method} is not allowed here"
+    return Rejection(status=405, text=text, headers=[("Allow", allowed)])
+
+
 class RejectedError(Exception):
     """A request is answered with this rejection."""
 
@@ -188,9 +194,7 @@ class _Names(TypedDict, total=False):
     taskId: Any
 
 
-_decode_names: Final = cast(
-    "Callable[[msgspec.Raw], Mapping[str, Any]]", msgspec.json.Decoder(_Names).decode
-)
+_decode_names: Final[Any] = msgspec.json.Decoder(_Names).decode
 _decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -234,9 +238,7 @@ class Endpoint:
                 return self._post(http_request, body)
             case "GET" | "DELETE" as method:
                 if not self.has_sessions or self._names_stateless(http_request):
-                    return msgspec.structs.replace(
-                        self._not_allowed(method), headers=[("Allow", "POST")]
-                    )
+                    return not_allowed(method, "POST")
                 if method == "GET" and not http_request.accepts_event_streams:
                     return Rejection(status=406, text=f"Accept of a GET must have {EVENT_STREAM}")
                 session = self._session(http_request)
@@ -246,13 +248,7 @@ class Endpoint:
                     return EndSession(session[0])
                 return OpenStream(session[0], http_request.header(LAST_EVENT_ID))
             case other:
-                return self._not_allowed(other)
-
-    def _not_allowed(self, method: str) -> Rejection:
-        allowed = "GET, POST, DELETE" if self.has_sessions else "POST"
-        return Rejection(
-            status=405, text=f"{method} is not allowed here", headers=[("Allow", allowed)]
-        )
+                return not_allowed(other, "GET, POST, DELETE" if self.has_sessions else "POST")
 
     def _post(self, http_request: HttpRequest, body: bytes) -> RoutingResult:
         if not http_request.is_json:

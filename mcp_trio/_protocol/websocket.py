@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
-from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.http_requests import Rejection, not_allowed
 from mcp_trio.errors import ConnectionLost, OutcomeUnknown
 
 # Subprotocols and tokens.
@@ -114,8 +114,7 @@ def upgrade_rejection(request: HttpRequest, *, path: str) -> Rejection | None:
             status=404, text=f"there is no such path; the WebSocket endpoint is {path}"
         )
     if request.method != "GET":
-        text = f"{request.method} is not allowed here"
-        return Rejection(status=405, text=text, headers=[("Allow", "GET")])
+        return not_allowed(request.method, "GET")
     if not is_websocket_upgrade(request):
         return _upgrade_required("this endpoint accepts only WebSocket")
     if request.header("sec-websocket-version") != _VERSION:
