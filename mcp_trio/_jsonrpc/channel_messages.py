@@ -62,13 +62,7 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def members(self) -> dict[str, Any]:
         """Return the facts as JSON values, always in the same order."""
-        return {
-            "subject": self.subject,
-            "client": self.client,
-            "scopes": sorted(self.scopes),
-            "claims": self.claims,
-            "expires_at": self.expires_at,
-        }
+        return {**msgspec.structs.asdict(self), "scopes": sorted(self.scopes)}
 
 
 class RelatedMessage(bytes):
