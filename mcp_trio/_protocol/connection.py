@@ -341,11 +341,8 @@ class Connection:
     were returned.
 
     Attributes:
-        our_role: The role of this side.
-        our_info: The name and version of this side.
-        our_capabilities: The capabilities of this side.
+        our_role, our_info, our_capabilities: The role, name, version and capabilities of this side.
         instructions: A server's instructions; on a client, those that it has received.
-        limits: The limits.
         methods: The methods of this connection; a user's own methods may be added at any time.
         get_capabilities: Return a server's current capabilities; None if they never change.
         protocol_versions: The names of the supported protocol versions, the newest first.
