@@ -247,7 +247,7 @@ _SIZES: Final[Mapping[str, int]] = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_RATE_TEXT: Final = r"(\d+(?:_\d+)*(?:\.\d+)?) ?([kKMG]i?B|)/(second|minute|hour|day)"
+_RATE_TEXT: Final = rf"(\d+(?:_\d+)*(?:\.\d+)?) ?({'|'.join(_SIZES)})/({'|'.join(_MINUTES)})"
 
 
 @attrs.frozen
@@ -274,9 +274,7 @@ class Rate:
             ValueError: The text is not a rate, or `burst` is less than 1.
         """
         match = re.fullmatch(_RATE_TEXT, text)
-        amount = 0.0
-        if match is not None and match[2] in _SIZES:
-            amount = float(match[1]) * _SIZES[match[2]]
+        amount = 0.0 if match is None else float(match[1]) * _SIZES[match[2]]
         if match is None or not 0 < amount < math.inf:
             raise ValueError(
                 f"{text!r} is not a rate: write '100/minute', '0.5/second' or '10 MB/day'"
