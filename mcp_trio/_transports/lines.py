@@ -208,9 +208,9 @@ class LineChannel:
                 try:
                     await self._finish()
                 finally:
+                    self._closed.set()  # first, since the source of a user may raise
                     self.source.close()
                     self.sink.close()
-                    self._closed.set()
         await trio.lowlevel.checkpoint()
 
     def mark_closed(self) -> None:

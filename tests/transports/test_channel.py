@@ -590,6 +590,17 @@ async def test_a_source_that_cannot_be_read_raises_the_reason():
         await channel.receive()
 
 
+async def test_a_channel_whose_source_fails_to_close_can_be_closed_again():
+    class Failing(Scripted):
+        def close(self):
+            raise OSError(errno.EIO, "Input/output error")
+
+    channel = channel_over(Failing())
+    with pytest.raises(OSError, match="Input/output error"):
+        await channel.aclose()
+    await channel.aclose()
+
+
 async def test_an_unterminated_last_line_is_a_message_and_the_end_comes_once():
     channel = channel_over(Scripted(reads=[b"{1}\n{2", FULL, b"}", b""]))
     assert await channel.receive() == [b"{1}"]
