@@ -47,7 +47,7 @@ from mcp_trio._transports.http_response import (
     shares_of_bodies,
 )
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.websocket import SocketEnded, WebSocketApplication
+from mcp_trio._transports.websocket import SocketEnd, WebSocketApplication
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
@@ -154,7 +154,7 @@ class _AsgiSocket:
     _limits: Limits
     bytes_sent: int = attrs.field(default=0, init=False)
     _inbox: ReceivedQueue = attrs.field(init=False)
-    _ended: SocketEnded | None = attrs.field(default=None, init=False)
+    _ended: SocketEnd | None = attrs.field(default=None, init=False)
     _is_gone: bool = attrs.field(default=False, init=False)
     _unsent: deque[Message] = attrs.field(factory=deque[Message], init=False)
     _sending_since: float = attrs.field(default=0.0, init=False)
@@ -169,21 +169,21 @@ class _AsgiSocket:
 
     async def read(self) -> None:
         """Queue received messages until the client disconnects."""
-        ended = SocketEnded(CloseCode.ABNORMAL_CLOSURE)
+        ended = SocketEnd(CloseCode.ABNORMAL_CLOSURE)
         with suppress(Exception):  # an error of the server means a lost client
             while (message := await self._receive())["type"] == "websocket.receive":
                 text = message.get("text")
                 if text is None:
-                    self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_violation=True))
+                    self._end(SocketEnd(CloseCode.UNSUPPORTED_DATA, is_violation=True))
                     continue
                 bytes_max = self._limits.messages.bytes_max
                 self._inbox.put(bounded(text.encode(), message_bytes_max=bytes_max))
                 await self._inbox.room()
-            ended = SocketEnded(message.get("code", ended.code), message.get("reason") or "")
+            ended = SocketEnd(message.get("code", ended.code), message.get("reason") or "")
         self._is_gone = True
         self._end(ended)
 
-    def _end(self, ended: SocketEnded) -> None:
+    def _end(self, ended: SocketEnd) -> None:
         self._ended = self._ended or ended
         self._inbox.end()
         self._progress.unpark_all()
@@ -257,14 +257,11 @@ class _AsgiSocket:
             raise trio.BrokenResourceError("the peer has disconnected")
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        try:
-            messages = await self._inbox.take()
-        except trio.ClosedResourceError:
-            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
-        if messages:
-            return cast("Sequence[bytes | Oversized]", messages)
-        assert self._ended is not None
-        raise self._ended
+        return cast("Sequence[bytes | Oversized]", await self._inbox.take())
+
+    @property
+    def ending(self) -> SocketEnd:
+        return self._ended or SocketEnd(CloseCode.ABNORMAL_CLOSURE)
 
     async def ping(self) -> None:
         await self._all_sent()  # ASGI has no pings

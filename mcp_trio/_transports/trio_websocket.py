@@ -73,7 +73,7 @@ from mcp_trio._transports.buffered_sockets import (
 from mcp_trio._transports.channel import ReceivedQueue, text_with_cause
 from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.http1 import encoded_last_response
-from mcp_trio._transports.websocket import SocketEnded, WebSocketChannel, start_channel
+from mcp_trio._transports.websocket import SocketEnd, WebSocketChannel, start_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
 
@@ -281,7 +281,7 @@ class _Reader:
     limits: Limits
     network: str | None
     inbox: ReceivedQueue = attrs.field(init=False)
-    ending: SocketEnded | None = attrs.field(default=None, init=False)
+    ending: SocketEnd | None = attrs.field(default=None, init=False)
     has_too_many_fragments: bool = attrs.field(default=False, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
     _incomplete: bytearray = attrs.field(factory=bytearray, init=False)
@@ -329,13 +329,13 @@ class _Reader:
     async def _queue(self, event: TextMessage | BytesMessage) -> None:
         """Queue a message, or a piece of one; wait for room before trio-websocket reads on."""
         if isinstance(event, BytesMessage):
-            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_violation=True))
+            self._end(SocketEnd(CloseCode.UNSUPPORTED_DATA, is_violation=True))
             return
         self._fragments = 0 if event.message_finished else self._fragments + 1
         fragments_max = self.limits.websocket.fragments_max
         if self._fragments >= fragments_max:
             reason = f"limits.websocket.fragments_max={fragments_max}"
-            self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_violation=True))
+            self._end(SocketEnd(CloseCode.MESSAGE_TOO_BIG, reason, is_violation=True))
             self.has_too_many_fragments = True
             await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
         if not self._is_skipping:
@@ -353,7 +353,7 @@ class _Reader:
             await _turn(self.network)
         await self.inbox.room()
 
-    def _end(self, ending: SocketEnded) -> None:
+    def _end(self, ending: SocketEnd) -> None:
         self.ending = self.ending or ending
         self.inbox.end()
 
@@ -449,25 +449,20 @@ class _TrioSocket:
         await self._stream.send_all(data)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        try:
-            messages = await self._reader.inbox.take()
-        except trio.ClosedResourceError:
-            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
-        if not messages:
-            raise self._ending()
-        return cast("Sequence[bytes | Oversized]", messages)
+        return cast("Sequence[bytes | Oversized]", await self._reader.inbox.take())
 
-    def _ending(self) -> SocketEnded:
+    @property
+    def ending(self) -> SocketEnd:
         # trio-websocket reports a peer's close and a peer's protocol violation in the same way.
         if self._reader.ending is not None:
             return self._reader.ending
         received_close = self._connection.closed
         if received_close is None:
-            return SocketEnded(CloseCode.PROTOCOL_ERROR, is_violation=True)
+            return SocketEnd(CloseCode.PROTOCOL_ERROR, is_violation=True)
         is_violation = (
             received_close.code in _DETECTED_VIOLATIONS and not self._stream.has_sent_close
         )
-        return SocketEnded(
+        return SocketEnd(
             received_close.code, received_close.reason or "", is_violation=is_violation
         )
 
@@ -493,7 +488,7 @@ class _TrioSocket:
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
             await self._stream.run_while_open(close)
-        elif self._ending().is_violation:
+        elif self.ending.is_violation:
             await self._reader.stop()
             stream, is_client = self._stream, self._connection.is_client
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import copy_context
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -37,19 +37,18 @@ from mcp_trio.limits import Limits
 logger = logging.getLogger("mcp_trio")
 
 
-class SocketEnded(Exception):  # noqa: N818  it reports an event, which need not be an error
-    """The WebSocket delivers no more messages.
+@attrs.frozen
+class SocketEnd:
+    """The reason why a WebSocket delivers no more messages.
 
     Attributes:
         code: The close code that the peer sent, or that this side has to send after a violation.
         is_violation: Whether this side closes, because the peer has violated the protocol.
     """
 
-    def __init__(self, code: int, reason: str = "", *, is_violation: bool = False) -> None:
-        super().__init__(code, reason)
-        self.code = code
-        self.reason = reason
-        self.is_violation = is_violation
+    code: int
+    reason: str = ""
+    is_violation: bool = False
 
 
 class MessageSocket(Protocol):
@@ -84,13 +83,18 @@ class MessageSocket(Protocol):
         ...
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return received text messages, at least one; an `Oversized` stands for a too large one.
+        """Return received text messages, at least one; an empty sequence if there are no more.
 
-        Cancellation loses no message.
+        An `Oversized` stands for a too large message. Cancellation loses no message.
 
         Raises:
-            SocketEnded: There are no more; each later call raises it as well.
+            trio.ClosedResourceError: `close` was called.
         """
+        ...
+
+    @property
+    def ending(self) -> SocketEnd:
+        """The reason for the end, after `receive` has returned an empty sequence."""
         ...
 
     async def ping(self) -> None:
@@ -187,26 +191,27 @@ class WebSocketChannel:
         """Return received messages; an empty sequence after the peer has closed normally."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._has_received_end:
-            try:
-                self._check_open()
+            self._check_open()
+            received: Sequence[bytes | Oversized] = ()
+            with suppress(trio.ClosedResourceError):  # after `fail`
                 received = await self._socket.receive()
-                self._check_open()
+            self._check_open()
+            if received:
                 return [
                     with_sender(one_line(each), self.auth) if isinstance(each, bytes) else each
                     for each in received
                 ]
-            except SocketEnded as ended:
-                self._set_loss(ended)
+            self._set_loss(self._socket.ending)
         await trio.lowlevel.cancel_shielded_checkpoint()
         self._check_open()
         if self._loss is not None:
             raise self._loss
         return []
 
-    def _set_loss(self, ended: SocketEnded) -> None:
+    def _set_loss(self, ended: SocketEnd) -> None:
         """Set the error that `receive` raises; the first one is kept."""
         self._has_received_end = True
-        if self._loss is not None or self._is_closing:
+        if self._loss is not None:
             return
         if ended.is_violation:
             self._code = CloseCode(ended.code)

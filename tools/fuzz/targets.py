@@ -63,7 +63,6 @@ from mcp_trio._transports.http1 import (
 )
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.trio_websocket import StreamUpgrade
-from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError, RemoteProtocolError, SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits
@@ -394,10 +393,10 @@ async def _websocket_messages(chunks: Sequence[bytes]) -> list[bytes | None]:
             encoded=_HANDSHAKE,
             limits=_SMALL_MESSAGES,
         )
-        with suppress(SocketEnded, trio.BrokenResourceError):
+        with suppress(trio.BrokenResourceError):
             async with upgrade.opened(None) as socket:
-                while True:
-                    for message in await socket.receive():
+                while received := await socket.receive():
+                    for message in received:
                         if isinstance(message, Oversized):
                             assert message.size > _BYTES_MAX, "a small message is oversized"
                             messages.append(None)

@@ -18,7 +18,7 @@ from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.http_app import PendingRequest
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio._transports.websocket import SocketEnded
+from mcp_trio._transports.websocket import SocketEnd
 from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
@@ -50,6 +50,7 @@ class Socket:
     sent: list = attrs.field(factory=list)
     closed: list = attrs.field(factory=list)
     unread: list = attrs.field(factory=lambda: [HELLO])
+    ending = SocketEnd(CloseCode.NORMAL_CLOSURE)
 
     async def send_texts(self, texts):
         await trio.lowlevel.checkpoint()
@@ -61,7 +62,7 @@ class Socket:
             await trio.sleep_forever()
         frame = self.unread.pop()
         if frame is None:
-            raise SocketEnded(CloseCode.NORMAL_CLOSURE)
+            return []
         return [frame]
 
     async def ping(self):

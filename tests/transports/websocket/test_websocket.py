@@ -21,7 +21,7 @@ from mcp_trio._transports import trio_websocket
 from mcp_trio._transports.asgi import AsgiHost
 from mcp_trio._transports.http_server import serve_native, serve_websocket
 from mcp_trio._transports.hypercorn import serve_hypercorn
-from mcp_trio._transports.websocket import SocketEnded, accept_websocket, start_channel
+from mcp_trio._transports.websocket import SocketEnd, accept_websocket, start_channel
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import KIB, MIB, HttpLimits, MessageLimits, ShutdownLimits, WebSocketLimits
 from mcp_trio.testing import check_channel
@@ -50,6 +50,7 @@ class Mailboxes:
             await self.sender.send(text)
 
     is_unfinished = False
+    ending = SocketEnd(CloseCode.NORMAL_CLOSURE)
 
     def send_texts_nowait(self, texts):
         taken = 0
@@ -64,7 +65,7 @@ class Mailboxes:
         try:
             frame = (await self.receiver.receive()).encode()
         except (trio.EndOfChannel, trio.ClosedResourceError):
-            raise SocketEnded(CloseCode.NORMAL_CLOSURE) from None
+            return []
         too_large = len(frame) > LIMITS_CHANNEL.messages.bytes_max
         return [Oversized(len(frame), frame[:4096]) if too_large else frame]
 
