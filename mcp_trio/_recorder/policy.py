@@ -361,18 +361,8 @@ class PolicyRun:
 
     def __attrs_post_init__(self) -> None:
         policy = self.policy
-        self._options = RecordOptions(
-            policy.path,
-            # The background task could not compress what is encrypted.
-            compress=policy.compress and policy.encrypt,
-            encrypt=policy.encrypt,
-            redaction=policy.redaction,
-            segment_bytes_max=policy.segment_bytes_max,
-            segment_seconds_max=policy.segment_seconds_max,
-            sync_seconds=policy.sync_seconds,
-            strict=policy.strict,
-            observer=policy.observer,
-        )
+        # The background task could not compress what is encrypted.
+        self._options = attrs.evolve(policy, compress=policy.compress and policy.encrypt)
         headers = policy.headers
         self.headers = {
             name.lower(): headers[name] if isinstance(headers, Mapping) else "" for name in headers
