@@ -159,15 +159,9 @@ class SharedRecording:
             self._recorder.close(counts)
 
     def begin_session(
-        self,
-        start: Callable[[RecordOptions], Recorder],
-        *,
-        role: str,
-        name: str,
-        transport: str,
-        lifespan: int | None,
+        self, opening: "Opening", *, lifespan: int | None = None
     ) -> tuple[Recorder, int]:
-        """Return the recorder, which `start` opens if this is the first, and a new channel.
+        """Return the recorder, which is opened if this is the first session, and a new channel.
 
         `lifespan` is the channel of the session's lifespan, if that is recorded.
 
@@ -175,34 +169,40 @@ class SharedRecording:
             RecordingError: The recording is closed, belongs to another Trio run, role or name, or
                 its file cannot be created.
         """
-        recorder = self._get_recorder(start, role=role, name=name)
-        is_sole = self._is_of_sole_session
-        return recorder, recorder.begin_session(transport, lifespan=lifespan, is_sole=is_sole)
+        recorder = self._get_recorder(opening)
+        channel = recorder.begin_session(
+            opening["transport"], lifespan=lifespan, is_sole=self._is_of_sole_session
+        )
+        # The lifespan may have registered tools since the file was opened.
+        recorder.add_schemas(opening.get("schemas", dict))
+        return recorder, channel
 
-    def begin_lifespan(
-        self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
-    ) -> tuple[Recorder, int]:
-        """Return the recorder, and a channel for a lifespan, as `begin_session` does."""
-        recorder = self._get_recorder(start, role=role, name=name)
+    def begin_lifespan(self, opening: "Opening") -> tuple[Recorder, int]:
+        """Return the recorder, and a channel for a lifespan.
+
+        Raises:
+            RecordingError, ValueError: As for `recorder_of_session`.
+        """
+        recorder = self._get_recorder(opening)
         return recorder, recorder.begin_lifespan()
 
-    def _get_recorder(
-        self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
-    ) -> Recorder:
-        """Return the recorder, which `start` opens if this is the first session or lifespan."""
-        run_role_and_name = (trio.lowlevel.current_trio_token(), role, name)
+    def _get_recorder(self, opening: "Opening") -> Recorder:
+        run_role_and_name = (trio.lowlevel.current_trio_token(), opening["role"], opening["name"])
         if self._is_closed:
             raise RecordingError(
                 "the shared recording is closed: begin sessions inside its `with` block"
             )
         if self._recorder is None:
-            self._recorder = start(self.options)
+            self._recorder = self._open_recorder(opening)
             self._run_role_and_name = run_role_and_name
         if run_role_and_name != self._run_role_and_name:
             raise RecordingError(
                 "all sessions of a shared recording need the same Trio run, role and name"
             )
         return self._recorder
+
+    def _open_recorder(self, opening: "Opening") -> Recorder:
+        return open_recorder(self.options, **opening)
 
 
 class SoleSessionRecording(SharedRecording):
@@ -319,31 +319,9 @@ def recorder_of_session(
         RecordingError: The file cannot be created, or the shared recording rejects this session.
         ValueError: The redaction options are invalid.
     """
-    start = partial(open_recorder, **opening)
     if isinstance(record, SharedRecording):
-        recorder, channel = record.begin_session(
-            start,
-            role=opening["role"],
-            transport=opening["transport"],
-            name=opening["name"],
-            lifespan=lifespan_channel,
-        )
-        # The lifespan may have registered tools since the file was opened.
-        recorder.add_schemas(opening.get("schemas", dict))
-        return recorder, channel
-    return start(options_of(record)), 0
-
-
-def recorder_of_lifespan(
-    record: SharedRecording, **opening: Unpack[Opening]
-) -> tuple[Recorder, int]:
-    """Return the recorder for a lifespan that begins now, and the lifespan's channel in it.
-
-    Raises:
-        RecordingError, ValueError: As for `recorder_of_session`.
-    """
-    start = partial(open_recorder, **opening)
-    return record.begin_lifespan(start, role=opening["role"], name=opening["name"])
+        return record.begin_session(opening, lifespan=lifespan_channel)
+    return open_recorder(options_of(record), **opening), 0
 
 
 def utc_now() -> datetime:

@@ -416,12 +416,12 @@ class PolicyRun:
         choice = self.choose()
         if choice is Choice.SKIP:
             return None
-        return self.begin(partial(open_recorder, **opening), choice)
+        return self.begin(opening, choice)
 
-    def begin(self, start: Callable[..., Recorder], choice: Choice) -> Recorder:
-        """Return the recorder of a session that begins; `start` is a partial `open_recorder`."""
+    def begin(self, opening: Opening, choice: Choice) -> Recorder:
+        """Return the recorder of a session that begins, and is recorded or held."""
         reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
-        start = partial(start, now=self.policy.now)
+        start = partial(open_recorder, now=self.policy.now, **opening)
         make = partial(PolicyRecorder, self, reasons)
         try:
             return start(self._options, make=make)
@@ -468,11 +468,8 @@ class _SoleSession(SoleSessionRecording):
         super().__init__(run.policy)
         self._run, self._choice = run, choice
 
-    def _get_recorder(self, start: Callable[..., Recorder], *, role: str, name: str) -> Recorder:
-        def begin(_: RecordOptions) -> Recorder:
-            return self._run.begin(start, self._choice)
-
-        return super()._get_recorder(begin, role=role, name=name)
+    def _open_recorder(self, opening: Opening) -> Recorder:
+        return self._run.begin(opening, self._choice)
 
 
 class _NullSink:

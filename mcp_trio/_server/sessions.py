@@ -366,12 +366,8 @@ class ServerSessions:
     async def _enter_recorded(
         self, record: "SharedRecording", transport: str
     ) -> AsyncGenerator[EnteredLifespan]:
-        from mcp_trio._recorder.options import recorder_of_lifespan
-
         earlier_sessions = self._counter.closed_outside(record)
-        recorder, channel = recorder_of_lifespan(
-            record, **self._opening(transport, earlier_sessions)
-        )
+        recorder, channel = record.begin_lifespan(self._opening(transport, earlier_sessions))
         sequencer = LifespanRecording(recorder, channel)
         run = self.lifespan_run(sequencer, watch_of_lifespan(sequencer))
         try:
