@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -35,24 +36,24 @@ class Condition(msgspec.Struct, frozen=True):
     parameters: tuple[Any, ...]
 
 
-# The functions below return the condition of a term, given its value; or a function that does so,
-# given a column, a table or an operator in SQL.
+# The functions below return the condition of a term. The value that a user writes is their last
+# argument; the one before it is a column or an operator in SQL.
 
 
-def _equal(column: str) -> Callable[[str], Condition]:
-    return lambda value: Condition(f"{column} = ?", (value,))
+def _equal(column: str, value: str) -> Condition:
+    return Condition(f"{column} = ?", (value,))
 
 
-def _like(column: str) -> Callable[[str], Condition]:
+def _like(column: str, value: str) -> Condition:
     """Compare a column with a value in which `*` stands for any text."""
+    if "*" not in value:
+        return _equal(column, value)
+    # For GLOB, `?` and `[` are wildcards as well.
+    return Condition(f"{column} GLOB ?", (re.sub(r"[?[]", r"[\g<0>]", value),))
 
-    def condition(value: str) -> Condition:
-        if "*" not in value:
-            return Condition(f"{column} = ?", (value,))
-        # For GLOB, `?` and `[` are wildcards as well.
-        return Condition(f"{column} GLOB ?", (re.sub(r"[?[]", r"[\g<0>]", value),))
 
-    return condition
+def _tool(value: str) -> Condition:
+    return _joined(" AND ", [_equal("calls.method", "tools/call"), _like("calls.name", value)])
 
 
 def _error(value: str) -> Condition:
@@ -63,7 +64,7 @@ def _error(value: str) -> Condition:
         raise ValueError(
             f"unknown error {value!r}{did_you_mean(value, known)}: it is one of {', '.join(known)}"
         )
-    return Condition("calls.error = ?", (value,))
+    return _equal("calls.error", value)
 
 
 def _seconds(value: str) -> float | None:
@@ -72,33 +73,27 @@ def _seconds(value: str) -> float | None:
     return None if match is None else float(match[1]) * _SECONDS[match[2]]
 
 
-def _duration(operator: str) -> Callable[[str], Condition]:
-    def condition(value: str) -> Condition:
-        seconds = _seconds(value)
-        if seconds is None:
-            raise ValueError(f"not a duration: {value!r}; write 500ms, 2s, 3m or 1h")
-        return Condition(f"calls.seconds {operator} ?", (seconds,))
-
-    return condition
+def _duration(operator: str, value: str) -> Condition:
+    seconds = _seconds(value)
+    if seconds is None:
+        raise ValueError(f"not a duration: {value!r}; write 500ms, 2s, 3m or 1h")
+    return Condition(f"calls.seconds {operator} ?", (seconds,))
 
 
-def _time(operator: str) -> Callable[[str], Condition]:
-    def condition(value: str) -> Condition:
-        ago = _seconds(value)
-        if ago is not None:
-            return Condition(f"recordings.started {operator} ?", (time.time() - ago,))
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError as error:
-            raise ValueError(
-                f"not a time: {value!r}; write 2026-11-01 or 2026-11-01T13:30, in UTC, or 2h or 7d"
-                " for so long ago"
-            ) from error
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return Condition(f"recordings.started {operator} ?", (moment.timestamp(),))
-
-    return condition
+def _time(operator: str, value: str) -> Condition:
+    ago = _seconds(value)
+    if ago is not None:
+        return Condition(f"recordings.started {operator} ?", (time.time() - ago,))
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise ValueError(
+            f"not a time: {value!r}; write 2026-11-01 or 2026-11-01T13:30, in UTC, or 2h or 7d"
+            " for so long ago"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Condition(f"recordings.started {operator} ?", (moment.timestamp(),))
 
 
 def _size(value: str) -> Condition:
@@ -114,50 +109,43 @@ def _state(value: str) -> Condition:
     return Condition(_STATES[value], ())
 
 
-def _in_table(table: str, column: str) -> Callable[[str], Condition]:
-    def condition(value: str) -> Condition:
-        like = _like(column)(value)
-        sql = f"recordings.id IN (SELECT recording FROM {table} WHERE {like.sql})"
-        return Condition(sql, like.parameters)
-
-    return condition
+def _in_table(column: str, value: str) -> Condition:
+    """Compare a column of another table than `recordings` and `calls`."""
+    like = _like(column, value)
+    return _recorded_in(column.partition(".")[0], like)
 
 
 def _text(value: str) -> Condition:
     phrase = '"' + value.replace('"', '""') + '"'
-    return Condition(
-        "recordings.id IN (SELECT recording FROM texts WHERE texts MATCH ?)", (phrase,)
-    )
+    return _recorded_in("texts", Condition("texts MATCH ?", (phrase,)))
 
 
 # The keys of terms about a call, and of terms about the recording.
 _CALL_KEYS: Final[Mapping[str, Callable[[str], Condition]]] = {
-    "tool": lambda value: _joined(
-        " AND ", [Condition("calls.method = 'tools/call'", ()), _like("calls.name")(value)]
-    ),
-    "method": _like("calls.method"),
-    "name": _like("calls.name"),
+    "tool": _tool,
+    "method": partial(_like, "calls.method"),
+    "name": partial(_like, "calls.name"),
     "error": _error,
-    "user": _like("calls.principal"),
-    "trace": _equal("calls.trace"),
-    "slower": _duration(">="),
-    "faster": _duration("<"),
+    "user": partial(_like, "calls.principal"),
+    "trace": partial(_equal, "calls.trace"),
+    "slower": partial(_duration, ">="),
+    "faster": partial(_duration, "<"),
 }
 _RECORDING_KEYS: Final[Mapping[str, Callable[[str], Condition]]] = {
-    "file": _like("recordings.file"),
-    "session": _equal("recordings.session"),
-    "server": _like("recordings.name"),
-    "version": _like("recordings.version"),
-    "client": _like("recordings.client"),
-    "protocol": _like("recordings.protocol_version"),
-    "transport": _like("recordings.transport"),
-    "role": _equal("recordings.role"),
-    "after": _time(">="),
-    "before": _time("<"),
+    "file": partial(_like, "recordings.file"),
+    "session": partial(_equal, "recordings.session"),
+    "server": partial(_like, "recordings.name"),
+    "version": partial(_like, "recordings.version"),
+    "client": partial(_like, "recordings.client"),
+    "protocol": partial(_like, "recordings.protocol_version"),
+    "transport": partial(_like, "recordings.transport"),
+    "role": partial(_equal, "recordings.role"),
+    "after": partial(_time, ">="),
+    "before": partial(_time, "<"),
     "larger": _size,
     "is": _state,
-    "kept": _in_table("tags", "tag"),
-    "effect": _in_table("effects", "name"),
+    "kept": partial(_in_table, "tags.tag"),
+    "effect": partial(_in_table, "effects.name"),
     "text": _text,
 }
 KEYS: Final = (*_CALL_KEYS, *_RECORDING_KEYS)
@@ -211,6 +199,10 @@ def _joined(operator: str, conditions: Sequence[Condition]) -> Condition:
 
 def _has_call(conditions: Sequence[Condition]) -> Condition:
     """Return the condition that a recording has a call that meets all of `conditions`."""
-    combined = _joined(" AND ", conditions)
-    sql = f"recordings.id IN (SELECT calls.recording FROM calls WHERE {combined.sql})"
-    return Condition(sql, combined.parameters)
+    return _recorded_in("calls", _joined(" AND ", conditions))
+
+
+def _recorded_in(table: str, condition: Condition) -> Condition:
+    """Return the condition that a recording has a row in another table that meets `condition`."""
+    sql = f"recordings.id IN (SELECT {table}.recording FROM {table} WHERE {condition.sql})"
+    return Condition(sql, condition.parameters)
