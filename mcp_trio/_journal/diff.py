@@ -231,23 +231,36 @@ def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
         if key in b:
             found += _changes(record, b[key])
         else:
-            found.append(_one_sided("missing", record))
-    found += [_one_sided("extra", b[key]) for key in filterfalse(a.__contains__, b)]
+            found.append(_difference("missing", record, None))
+    found += [_difference("extra", None, b[key]) for key in filterfalse(a.__contains__, b)]
     # The common records may be in another order: the first two that are so are reported.
     in_order_of_b = filter(a.__contains__, b)
     for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
         if key != other:
-            found.append(
-                Difference(
-                    what="order",
-                    kind=a[key].kind,
-                    lane=a[key].lane,
-                    left=a[key].number,
-                    right=b[other].number,
-                )
-            )
+            found.append(_difference("order", a[key], b[other]))
             break
     return found
+
+
+def _difference(
+    what: Literal["changed", "missing", "extra", "order"],
+    left: Record | None,
+    right: Record | None,
+    differing: JsonDifference = ("", UNSET, UNSET),
+) -> Difference:
+    record = left or right
+    assert record is not None
+    path, left_value, right_value = differing
+    return Difference(
+        what=what,
+        kind=record.kind,
+        lane=record.lane,
+        left=left and left.number,
+        right=right and right.number,
+        path=path,
+        left_value=left_value,
+        right_value=right_value,
+    )
 
 
 def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
@@ -315,18 +328,9 @@ def _changes(a: Record, b: Record) -> list[Difference]:
     differences = _body_differences("$", body_bytes(a), body_bytes(b))
     differences += _body_differences("$x", _encoded(a.envelope), _encoded(b.envelope))
     return [
-        Difference(
-            what="changed",
-            kind=a.kind,
-            lane=a.lane,
-            left=a.number,
-            right=b.number,
-            path=path,
-            left_value=left_value,
-            right_value=right_value,
-        )
-        for path, left_value, right_value in differences
-        if (a.kind, path) not in _INCIDENTAL
+        _difference("changed", a, b, each)
+        for each in differences
+        if (a.kind, each[0]) not in _INCIDENTAL
     ]
 
 
@@ -340,13 +344,3 @@ def _body_differences(root: str, a: bytes | None, b: bytes | None) -> list[JsonD
 
 def _encoded(envelope: Mapping[str, Any] | None) -> bytes | None:
     return None if envelope is None else msgspec.json.encode(envelope)
-
-
-def _one_sided(what: Literal["missing", "extra"], record: Record) -> Difference:
-    return Difference(
-        what=what,
-        kind=record.kind,
-        lane=record.lane,
-        left=record.number if what == "missing" else None,
-        right=record.number if what == "extra" else None,
-    )
