@@ -544,10 +544,8 @@ class Catalogue:
         Raises:
             RecordingError, ValueError: As `find`.
         """
-        condition = parse_query(query)
-        sql = f"SELECT count(*) FROM recordings WHERE problem = '' AND ({condition.sql})"
-        with self._reporting():
-            number: int = self._database.execute(sql, condition.parameters).fetchone()[0]
+        rows = self.rows("SELECT count(*) FROM recordings WHERE {}", parse_query(query))
+        number: int = rows[0][0]
         return number
 
     def rows(self, sql: str, condition: Condition) -> list[tuple[Any, ...]]:
