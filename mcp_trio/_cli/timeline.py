@@ -14,6 +14,7 @@ from mcp_trio._cli.options import records_of
 from mcp_trio._cli.output import Column, Line, echo_text, print_table, printable, styled
 from mcp_trio._journal.calls import trace_id_of
 from mcp_trio._journal.conversation import (
+    InputRequired,
     RoundTrip,
     RoundTripTracker,
     input_responses_in,
@@ -24,14 +25,7 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body, message_name
-from mcp_trio._journal.texts import (
-    input_required_text,
-    json_text,
-    message_text,
-    responses_text,
-    shortened,
-    tool_text,
-)
+from mcp_trio._journal.texts import json_text, shortened, tool_text
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -218,7 +212,7 @@ class _Session:
         meta = members_of(params.get("_meta"))
         round_trip = self.round_trips.add_request(record.number, message.method, message.params)
         is_retry = round_trip.retry_of is not None
-        text = message_text(message.method, message.params)
+        text = _message_text(message.method, message.params)
         if is_retry:
             text = f"{text}, round {round_trip.number}"
         members = members_of(meta.get(CLIENT_INFO))
@@ -239,14 +233,14 @@ class _Session:
         row = Row(
             what=text,
             id=message.id,
-            note=responses_text(input_responses_in(message.params)) if is_retry else "",
+            note=_responses_text(input_responses_in(message.params)) if is_retry else "",
             protocol_version=protocol_version if isinstance(protocol_version, str) else None,
             trace=trace_id_of(meta.get("traceparent")) or None,
         )
         return _with_request(row, request)
 
     def _notification_row(self, message: Notification, record: Record, direction: Direction) -> Row:
-        what = message_text(message.method, message.params)
+        what = _message_text(message.method, message.params)
         row = Row(what=what, method=message.method)
         requester, subscription = _OPPOSITE[direction], subscription_of(message.params)
         if subscription is not None:  # also for a cancellation, which ends the subscription
@@ -295,7 +289,7 @@ class _Session:
             return row
         input_required = self.round_trips.add_result(request.round_trip, message.result)
         if input_required is not None:
-            row = msgspec.structs.replace(row, note=input_required_text(input_required))
+            row = msgspec.structs.replace(row, note=_input_required_text(input_required))
             return _with_round(row, request.round_trip)
         version = result.get("protocolVersion") if request.method == INITIALIZE else None
         if isinstance(version, str):
@@ -358,6 +352,78 @@ def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
     if request is None:
         return None
     return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
+
+
+# Texts about messages.
+
+
+def _message_text(method: str, params: object) -> str:
+    """Return the method, and what the message is about, such as `tools/call forecast`."""
+    subject = _SUBJECTS.get(method)
+    return method if subject is None else f"{method} {subject(members_of(params))}".rstrip()
+
+
+def _input_required_text(result: InputRequired) -> str:
+    """Return the requests of a result that asks the client for input, each with its key."""
+    requests = [
+        f"{key}: {_message_text(each.method, each.params)}" for key, each in result.requests.items()
+    ]
+    return f"asks {'; '.join(requests)}" if requests else "asks to retry the request"
+
+
+def _responses_text(responses: Mapping[str, msgspec.Raw]) -> str:
+    """Return a client's responses to these requests, each with its key.
+
+    Of an elicitation's response, these are the action and the content.
+    """
+    texts: list[str] = []
+    for key, response in responses.items():
+        members = members_of(response)
+        if "action" in members:
+            parts = [part for name in ("action", "content") if (part := members.get(name))]
+            text = " ".join(part if isinstance(part, str) else json_text(part) for part in parts)
+        else:
+            text = json_text(bytes(response))
+        texts.append(f"{key}: {text}")
+    return "; ".join(texts)
+
+
+def _member(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda params: str(params.get(name, ""))
+
+
+def _progress(params: dict[str, Any]) -> str:
+    total, message = params.get("total"), params.get("message")
+    of = "" if total is None else f"/{total}"
+    return f"{params.get('progress')}{of}" + ("" if message is None else f" {message}")
+
+
+def _subscribed(params: dict[str, Any]) -> str:
+    """Return the names of lists and the URIs of resources that a subscription asks for."""
+    wanted = members_of(params.get("notifications"))
+    return " ".join(
+        json_text(value) if isinstance(value, list) else name
+        for name, value in wanted.items()
+        if value
+    )
+
+
+_SUBJECTS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
+    "tools/call": _member("name"),
+    "prompts/get": _member("name"),
+    "resources/read": _member("uri"),
+    "resources/subscribe": _member("uri"),
+    "resources/unsubscribe": _member("uri"),
+    "logging/setLevel": _member("level"),
+    "initialize": _member("protocolVersion"),
+    "subscriptions/listen": _subscribed,
+    "elicitation/create": _member("message"),
+    "notifications/elicitation/complete": _member("elicitationId"),
+    "notifications/progress": _progress,
+    "notifications/message": lambda params: f"{params.get('level')}: {params.get('data')}",
+    "notifications/resources/updated": _member("uri"),
+    "notifications/subscriptions/acknowledged": _subscribed,
+}
 
 
 class Timeline:
