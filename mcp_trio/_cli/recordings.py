@@ -857,7 +857,7 @@ Examples:
 @overwrite_option
 def test_command(file: str, target: str, output: str | None, *, overwrite: bool) -> None:
     """Write a pytest file that replays a copy of the recording FILE against TARGET."""
-    from mcp_trio._catalogue.summary import summarize
+    from mcp_trio._catalogue.catalogue import summarize
     from mcp_trio._recorder.encryption import is_encrypted
     from mcp_trio._recorder.files import open_recording
 

@@ -37,8 +37,8 @@ import trio.testing
 from measuring import print_table
 
 from mcp_trio import Client, Context, Server
+from mcp_trio._catalogue.catalogue import summarize
 from mcp_trio._catalogue.maintenance import FolderMaintenance
-from mcp_trio._catalogue.summary import summarize
 from mcp_trio._journal.calls import NO_ERROR_KINDS
 from mcp_trio._recorder.encryption import KEYS_VARIABLE
 from mcp_trio._recorder.policy import PolicyRun
