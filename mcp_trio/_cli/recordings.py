@@ -503,7 +503,7 @@ def redact_command(
     **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
-    from mcp_trio._journal.redaction_tokens import KEY_BYTES
+    from mcp_trio._journal.redaction import KEY_BYTES
 
     redaction = _redaction(**rules)
     key_bytes = os.urandom(KEY_BYTES) if key is None else read_key(key)

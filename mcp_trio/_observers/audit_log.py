@@ -32,8 +32,7 @@ from typing import Any, Final, Self
 import attrs
 import msgspec
 
-from mcp_trio._journal.redaction import Redaction, Redactor
-from mcp_trio._journal.redaction_tokens import KEY_BYTES
+from mcp_trio._journal.redaction import KEY_BYTES, Redaction, Redactor
 from mcp_trio._observers.request_log import facts_of, path_for_process, rejection_facts
 from mcp_trio._session.observing import (
     Activity,

@@ -410,8 +410,7 @@ def _redactor(
 ) -> "Redactor | None":
     if options.redaction is None:
         return None
-    from mcp_trio._journal.redaction import Redactor
-    from mcp_trio._journal.redaction_tokens import KEY_BYTES
+    from mcp_trio._journal.redaction import KEY_BYTES, Redactor
 
     key = options.redaction.key or secrets.token_bytes(KEY_BYTES)
     return Redactor(options.redaction, key=key, schemas=schemas(), limits=limits)

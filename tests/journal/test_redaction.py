@@ -18,8 +18,13 @@ from memory_sessions import client_session
 
 from mcp_trio import Context, Limits, Server, ToolError
 from mcp_trio._cli.commands import commands
-from mcp_trio._journal.redaction import PARAMS, Redactor, mask_malformed, redactor_for_replay
-from mcp_trio._journal.redaction_tokens import Tokens
+from mcp_trio._journal.redaction import (
+    PARAMS,
+    Redactor,
+    Tokens,
+    mask_malformed,
+    redactor_for_replay,
+)
 from mcp_trio._journal.secret_names import SecretNames
 from mcp_trio._journal.secrets import KnownSecrets, likely_secrets, spelling_pattern
 from mcp_trio._jsonrpc.messages import Decoder
