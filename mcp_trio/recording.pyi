@@ -7,12 +7,12 @@ from ._catalogue.statistics import statistics as statistics
 from ._journal.diff import Difference as Difference
 from ._journal.diff import diff as diff
 from ._journal.export import export_jsonld as export_jsonld
-from ._journal.reader import CheckReport as CheckReport
-from ._journal.reader import Damage as Damage
-from ._journal.reader import check as check
-from ._journal.reader import read_recording as read_recording
+from ._journal.records import CheckReport as CheckReport
+from ._journal.records import Damage as Damage
 from ._journal.records import Record as Record
 from ._journal.records import body_bytes as body_bytes
+from ._journal.records import check as check
+from ._journal.records import read_recording as read_recording
 from ._journal.redaction import Redaction as Redaction
 from ._journal.secret_names import DEFAULT_SECRET_NAMES as DEFAULT_SECRET_NAMES
 from ._recorder.clock import TickClock as TickClock

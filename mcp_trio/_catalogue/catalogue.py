@@ -19,16 +19,18 @@ import msgspec
 
 from mcp_trio._catalogue.query import Condition, parse_query
 from mcp_trio._journal.calls import NO_ERROR_KINDS, Call, CallTracker
-from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     KEPT_PREFIX,
     MASKED_PREFIX,
     CommandBody,
+    Damage,
     EndBody,
     OpenBody,
     Record,
     body_bytes,
     decode_body,
+    first_loss,
+    read_recording,
 )
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import KeyMissingError, is_encrypted

@@ -205,7 +205,7 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
         RecordingError: The recording lost records, because the disk was full.
     """
     from mcp_trio._journal.conversation import conversation
-    from mcp_trio._journal.reader import Damage, first_loss, read_recording
+    from mcp_trio._journal.records import Damage, first_loss, read_recording
     from mcp_trio._recorder.files import open_recording
 
     items = read_recording(open_recording(file))

@@ -22,8 +22,7 @@ from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
-    from mcp_trio._journal.reader import Damage
-    from mcp_trio._journal.records import Record
+    from mcp_trio._journal.records import Damage, Record
     from mcp_trio._recorder.options import RecordOptions
     from mcp_trio._server.server import Server
 
@@ -257,7 +256,7 @@ def records_of(file: str | os.PathLike[str]) -> "Iterator[Record | Damage]":
     Raises:
         RecordingError: The file cannot be read, or is not a recording; the text names the file.
     """
-    from mcp_trio._journal.reader import read_recording
+    from mcp_trio._journal.records import read_recording
 
     with errors_naming(file):
         yield from read_recording(lines_of(file))

@@ -49,16 +49,14 @@ from mcp_trio._cli.timeline import (
     print_timeline,
     read_rows,
 )
-from mcp_trio._journal.reader import Damage
-from mcp_trio._journal.records import KINDS
+from mcp_trio._journal.records import KINDS, Damage
 from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._system import NO_FOLLOW, try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
 if TYPE_CHECKING:
-    from mcp_trio._journal.reader import CheckReport
-    from mcp_trio._journal.records import Record
+    from mcp_trio._journal.records import CheckReport, Record
     from mcp_trio._journal.redaction import Redaction, RemainingSecret
     from mcp_trio._recorder.encryption import KeyMissingError
 
@@ -372,7 +370,7 @@ def check_command(context: click.Context, /, file: str, key: str | None) -> None
 
 def _check_recording(file: str) -> int:
     """Print the state of a recording; return the exit status for it."""
-    from mcp_trio._journal.reader import check
+    from mcp_trio._journal.records import check
     from mcp_trio._recorder.encryption import KeyMissingError
 
     try:

@@ -23,8 +23,14 @@ from mcp_trio._journal.conversation import (
     reference_of,
     subscription_of,
 )
-from mcp_trio._journal.reader import Damage
-from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body, message_name
+from mcp_trio._journal.records import (
+    Damage,
+    OpenBody,
+    Record,
+    body_bytes,
+    decode_body,
+    message_name,
+)
 from mcp_trio._journal.texts import json_text, shortened, tool_text
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._journal.conversation import Conversation, conversation, members_of
-from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     KINDS,
@@ -29,6 +28,7 @@ from mcp_trio._journal.records import (
     OTHER_SESSIONS_COUNT,
     PATCHED_MARK,
     CommandBody,
+    Damage,
     EndBody,
     MarkBody,
     OpenBody,
@@ -39,8 +39,10 @@ from mcp_trio._journal.records import (
     body_bytes,
     decode_body,
     encode_body,
+    first_loss,
     message_at,
     message_position,
+    read_recording,
     sender_of,
 )
 from mcp_trio._jsonrpc.channel_messages import with_sender

@@ -26,7 +26,7 @@ _SSE: Final = "_jsonrpc/sse.py"
 _HTTP: Final = "_transports/http1.py"
 _HEADERS: Final = "_protocol/http_headers.py"
 _WEBSOCKET: Final = "_transports/trio_websocket.py"
-_READER: Final = "_journal/reader.py"
+_RECORDS: Final = "_journal/records.py"
 _TEMPLATES: Final = "_protocol/uri_templates.py"
 _SCHEMA: Final = "_protocol/json_schema.py"
 _STATE: Final = "_server/sealed_state.py"
@@ -136,13 +136,13 @@ PLANTED: Final[Sequence[Planted]] = (
     ),
     Planted(
         "recordings",
-        _READER,
+        _RECORDS,
         "    except (ValueError, RecursionError, RecordingError):",
         "    except (msgspec.MsgspecError, RecordingError):",
     ),
     Planted(
         "recordings",
-        _READER,
+        _RECORDS,
         '        if record.kind == "gap":\n            decode_body(record, GapBody)\n',
         "",
     ),
