@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -30,6 +31,7 @@ from mcp_trio._journal.records import (
     body_bytes,
     decode_body,
     first_loss,
+    messages_in,
     read_recording,
 )
 from mcp_trio._recorder.clock import NS_PER_SECOND
@@ -490,7 +492,8 @@ class Catalogue:
         insert = "INSERT INTO tags VALUES (?, ?)"
         database.executemany(insert, ((recording, tag) for tag in summary.kept))
         texts = dict.fromkeys(call.text[:_TEXT_CHARS_MAX] for call in calls if call.text)
-        texts |= dict.fromkeys(text[:_TEXT_CHARS_MAX] for text in summary.arguments.values())
+        arguments = chain.from_iterable(summary.arguments.values())
+        texts |= dict.fromkeys(text[:_TEXT_CHARS_MAX] for text in arguments)
         ids = range(*_text_ids(recording))
         database.executemany(
             "INSERT INTO texts (rowid, text, recording) VALUES (?, ?, ?)",
@@ -602,23 +605,13 @@ class Catalogue:
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The facts about a recording.
+    """The facts about a recording; those without an explanation are as in `CatalogueRow`.
 
     Attributes:
         opening: The body of its `open` record.
-        seconds: The seconds from its first record to its last.
-        records: The number of records.
-        client: The name of the client of the session; empty if it is unknown.
-        client_version: The version of that client.
-        protocol_version: The protocol version of the session.
         calls: The requests of the client.
-        arguments: The arguments of the calls as JSON, by the number of the request's record; empty
-            unless they were asked for.
-        effects: The number of effects by name.
-        kept: The reasons for which a policy or a handler has kept the recording.
-        masked: The number of secrets that were replaced, by the name of their member.
-        complete: Whether the recording was closed.
-        loss: Whether records were lost.
+        arguments: The arguments of the calls as JSON, by the number of the record, which has
+            several calls if it is a batch; empty unless they were asked for.
         damaged: Whether the file is damaged.
     """
 
@@ -629,7 +622,7 @@ class Summary(msgspec.Struct, kw_only=True):
     client_version: str = ""
     protocol_version: str = ""
     calls: list[Call] = []
-    arguments: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
     effects: Counter[str] = msgspec.field(default_factory=Counter[str])
     kept: list[str] = []
     masked: dict[str, int] = {}
@@ -711,7 +704,7 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
         else:
             # The first messages tell the client and the protocol version.
             if item.kind in ("in", "out") and (arguments or not summary.protocol_version):
-                _add_message(summary, item, arguments=arguments)
+                _add_messages(summary, item, arguments=arguments)
             calls += tracker.add(item)
     if summary is None:
         raise RecordingError("not a recording: it has no complete `open` record")
@@ -722,24 +715,25 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
     return summary
 
 
-def _add_message(summary: Summary, record: Record, *, arguments: bool) -> None:
-    """Add the client, the protocol version and, on request, the arguments of a message."""
-    try:
-        message = _DECODE(body_bytes(record) or b"")
-    except (ValueError, RecursionError):
-        return
-    params = message.params
-    if params is not None:
-        client = params.client or (params.meta.client if params.meta is not None else None)
-        if client is not None and not summary.client:
-            summary.client, summary.client_version = client.name, client.version
-        if params.meta is not None and params.meta.version and not summary.protocol_version:
-            summary.protocol_version = params.meta.version
-        if arguments and params.arguments:
-            text = bytes(params.arguments).decode(errors="replace")
-            summary.arguments[record.number] = text
-    elif message.result is not None and not summary.protocol_version:
-        summary.protocol_version = message.result.version
+def _add_messages(summary: Summary, record: Record, *, arguments: bool) -> None:
+    """Add the client, the protocol version and, on request, the arguments of a record's calls."""
+    for body in messages_in(body_bytes(record) or b""):
+        try:
+            message = _DECODE(body)
+        except (ValueError, RecursionError):
+            continue
+        params = message.params
+        if params is not None:
+            client = params.client or (params.meta.client if params.meta is not None else None)
+            if client is not None and not summary.client:
+                summary.client, summary.client_version = client.name, client.version
+            if params.meta is not None and params.meta.version and not summary.protocol_version:
+                summary.protocol_version = params.meta.version
+            if arguments and params.arguments:
+                text = bytes(params.arguments).decode(errors="replace")
+                summary.arguments.setdefault(record.number, []).append(text)
+        elif message.result is not None and not summary.protocol_version:
+            summary.protocol_version = message.result.version
 
 
 # The files of recordings --------------------------------------------------------------------------

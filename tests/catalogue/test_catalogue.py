@@ -14,6 +14,7 @@ import pytest
 
 from mcp_trio._catalogue.catalogue import CATALOGUE, is_being_written
 from mcp_trio._catalogue.statistics import html_page
+from mcp_trio._journal.records import OpenBody, RecordEncoder, encode_body
 from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import Catalogue, RecordOptions, statistics
@@ -401,6 +402,23 @@ def test_arguments_are_found_only_if_they_were_asked_for(folder):
         assert catalogue.count("gallery") == 1
         catalogue.index(again=True)
         assert catalogue.count("gallery") == 1
+
+
+def test_the_arguments_of_all_calls_in_a_batch_are_found(tmp_path):
+    calls = [
+        {"jsonrpc": "2.0", "id": seat, "method": "tools/call", "params": {"arguments": [seat]}}
+        for seat in ("gallery", "stalls")
+    ]
+    opening = OpenBody(transport="http", role="server", name="n", version="1", started="")
+    encoder = RecordEncoder()
+    records = [
+        encoder.record("open", encode_body(opening), 0),
+        encoder.record("in", encode_body(calls), 1),
+    ]
+    (tmp_path / "batch.mcprec.jsonl").write_bytes(encoder.lines(records))
+    with Catalogue(tmp_path) as catalogue:
+        catalogue.index(arguments=True)
+        assert catalogue.count("gallery") == catalogue.count("stalls") == 1
 
 
 # Statistics.

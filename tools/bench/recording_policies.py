@@ -270,7 +270,7 @@ def look_into(folder: Path, policy: RecordPolicy, traffic: Traffic, outcome: Out
         read |= traffic.found_in(b"".join(lines))
         summary = summarize(lines, arguments=True)
         kept.update(
-            json.loads(summary.arguments[call.record])["order"]
+            json.loads(summary.arguments[call.record][0])["order"]
             for call in summary.calls
             if call.error not in NO_ERROR_KINDS
         )
