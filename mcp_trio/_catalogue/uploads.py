@@ -349,21 +349,16 @@ def copy_to_folder(recordings: Iterable[Path], folder: Path) -> tuple[int, int, 
                 continue
             # The first file last: readers look for segments that are named like it.
             for file in reversed(files):
-                target, size = folder / file.name, file.stat().st_size
-                if not target.exists():
-                    with file.open("rb") as opened:
-                        write_private(target, _read(opened))
-                    copied += 1
-                elif target.stat().st_size == size:
+                if _has_copy(folder / file.name, file.stat().st_size):
                     present += 1
-                else:
-                    problems.append(
-                        f"cannot copy {file}: {target} is another file of the same name; copy to"
-                        " another folder"
-                    )
-                    break
+                    continue
+                with file.open("rb") as opened:
+                    write_private(folder / file.name, _read(opened))
+                copied += 1
         except OSError as error:
             problems.append(f"cannot copy {first} to {folder}: {error.strerror}")
+        except RecordingError as error:
+            problems.append(f"cannot copy {first}: {error}")
     return copied, present, problems
 
 
@@ -393,7 +388,7 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
     import obstore
 
     copied = present = 0
-    name, other = "", None
+    name = ""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # An overload of it returns a type of the optional package arro3.
@@ -407,25 +402,29 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
                 continue
             if not fnmatchcase(segment_of(name)[0], pattern):
                 continue
-            target = folder / name
-            if target.exists():
-                if target.stat().st_size != sizes[name]:
-                    other = target
-                    break
+            if _has_copy(folder / name, sizes[name]):
                 present += 1
                 continue
-            write_private(target, map(bytes, obstore.get(store, name)))
+            write_private(folder / name, map(bytes, obstore.get(store, name)))
             copied += 1
     except Exception as error:  # obstore has an exception of its own for each kind of failure
         raise RecordingError(
             f"cannot copy {name or 'recordings'} from {url}: {_first_line(error)}"
         ) from error
-    if other is not None:
-        raise RecordingError(
-            f"cannot copy {other.name} from {url}: {other} is another file of the same name; copy"
-            " to another folder"
-        )
     return copied, present
+
+
+def _has_copy(target: Path, size: int) -> bool:
+    """Return whether a folder has a copy of a file of this size already.
+
+    Raises:
+        RecordingError: The folder has another file of the name.
+    """
+    if not target.exists():
+        return False
+    if target.stat().st_size != size:
+        raise RecordingError(f"{target} is another file of the same name; copy to another folder")
+    return True
 
 
 @contextmanager
