@@ -37,6 +37,7 @@ import attrs
 import msgspec
 from msgspec import UNSET
 
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.diff import member_step
 from mcp_trio._journal.records import (
     MONOTONIC,
@@ -129,47 +130,42 @@ _MESSAGE: Final = _zone("role _meta", content=_CONTENT_BLOCK)
 _LISTED_ENTRY: Final = _zone(
     "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
 )
-_ONLY_META: Final = _zone("_meta")
-_LIST: Final = _zone("cursor _meta")
 _CALL: Final = _zone("name requestState _meta")
-_READ: Final = _zone("requestState _meta")
 
 # The params of a method that a user has registered.
 _PARAMS_OF_USERS_METHOD: Final = _zone("_meta progressToken")
 
 PARAMS: Final[Mapping[str, Zone]] = {
+    **dict.fromkeys(
+        (
+            *("server/discover", "ping", "roots/list", "subscriptions/listen"),
+            *("resources/subscribe", "resources/unsubscribe"),
+            *("notifications/initialized", "notifications/resources/updated"),
+            *("notifications/resources/list_changed", "notifications/tools/list_changed"),
+            *("notifications/prompts/list_changed", "notifications/roots/list_changed"),
+            "notifications/subscriptions/acknowledged",
+        ),
+        _zone("_meta"),
+    ),
+    **dict.fromkeys(
+        ("tools/list", "resources/list", "resources/templates/list", "prompts/list"),
+        _zone("cursor _meta"),
+    ),
     "initialize": _zone("protocolVersion capabilities clientInfo _meta"),
-    "server/discover": _ONLY_META,
-    "ping": _ONLY_META,
-    "tools/list": _LIST,
     "tools/call": _CALL,
-    "resources/list": _LIST,
-    "resources/templates/list": _LIST,
-    "resources/read": _READ,
-    "resources/subscribe": _ONLY_META,
-    "resources/unsubscribe": _ONLY_META,
-    "prompts/list": _LIST,
     "prompts/get": _CALL,
+    "resources/read": _zone("requestState _meta"),
     "completion/complete": _zone("ref _meta", argument=_zone("name")),
     "logging/setLevel": _zone("level _meta"),
-    "subscriptions/listen": _ONLY_META,
     "sampling/createMessage": _zone(
         "maxTokens temperature modelPreferences includeContext stopSequences _meta",
         messages=_MESSAGE,
     ),
-    "roots/list": _ONLY_META,
     "elicitation/create": _zone("mode requestedSchema elicitationId _meta"),
-    "notifications/initialized": _ONLY_META,
     "notifications/cancelled": _zone("requestId _meta"),
     "notifications/progress": _zone("progressToken progress total _meta"),
     "notifications/message": _zone("level logger _meta"),
-    "notifications/resources/updated": _ONLY_META,
-    "notifications/resources/list_changed": _ONLY_META,
-    "notifications/tools/list_changed": _ONLY_META,
-    "notifications/prompts/list_changed": _ONLY_META,
-    "notifications/roots/list_changed": _ONLY_META,
     "notifications/elicitation/complete": _zone("elicitationId _meta"),
-    "notifications/subscriptions/acknowledged": _ONLY_META,
 }
 
 # One table for all results, since a response does not name its method.
@@ -184,7 +180,7 @@ _RESULT: Final = _zone(
     resources=_LISTED_ENTRY,
     resourceTemplates=_LISTED_ENTRY,
     prompts=_LISTED_ENTRY,
-    roots=_ONLY_META,
+    roots=_zone("_meta"),
 )
 _ERROR: Final = _zone("code")
 
@@ -339,7 +335,7 @@ def password_paths(schema: Any) -> list[str]:
 
 
 def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[str]:
-    decoded = _object(schema)
+    decoded = members_of(schema)
     if not decoded:
         return
     if decoded.get("format") == "password":
@@ -348,17 +344,13 @@ def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[
     if isinstance(reference, str) and reference not in seen:
         target = root
         for step in reference.removeprefix("#/").split("/"):
-            target = _object(target).get(step)
+            target = members_of(target).get(step)
         yield from _paths(path, target, root, seen | {reference})
     yield from _paths(f"{path}[*]", decoded.get("items"), root, seen)
     for choice in (each for key in _CHOICES for each in decoded.get(key, ())):
         yield from _paths(path, choice, root, seen)
-    for name, each in _object(decoded.get("properties")).items():
+    for name, each in members_of(decoded.get("properties")).items():
         yield from _paths(f"{path}[{msgspec.json.encode(name).decode()}]", each, root, seen)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 # Tokens -------------------------------------------------------------------------------------------
