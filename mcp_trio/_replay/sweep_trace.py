@@ -301,10 +301,10 @@ class SweepTrace:
     def _read_update(self, index: int, message: bytes) -> bool:
         """Keep an update on a request of a handler; return whether the message is one."""
         fields = message_fields(message)
-        about = fields.id if fields.is_response else UNSET
+        about: object = fields.id if fields.is_response else UNSET
         if fields.method == PROGRESS:
-            about = fields.params.get(PROGRESS_TOKEN, UNSET)
-        if isinstance(about, UnsetType) or about not in self._open_requests:
+            about = fields.params.get(PROGRESS_TOKEN)
+        if not isinstance(about, int | str) or about not in self._open_requests:
             return False
         updates, begin = self._open_requests[about]
         updates.append(RequestUpdate(index, message))

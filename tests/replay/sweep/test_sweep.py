@@ -83,6 +83,18 @@ def test_schedules_differ_also_without_effects(sums, world, tmp_path):
     assert sweep(path, make, schedules=SCHEDULES).outcomes > 8
 
 
+@pytest.mark.parametrize("token", [{}, [1], None])
+def test_progress_with_an_invalid_token_is_no_update_of_a_request(sums, world, tmp_path, token):
+    async def talk(peer, session):
+        await peer.handshake()
+        await peer.send_notification("notifications/progress", {"progressToken": token})
+        await peer.send(sums.call(1, "total"))
+        await peer.receive()
+
+    path = world.record(sums.make_server(), tmp_path / "a.mcprec.jsonl", talk)
+    assert sweep(path, sums.make_server, schedules=2).is_clean
+
+
 # Other outcomes of requests.
 
 
