@@ -270,7 +270,7 @@ class LeftOutRequests:
         # the request states with which clients retry their requests.
         self._lanes: set[LaneKey] = set()
         self._sent_ids: set[tuple[int, int | str]] = set()
-        self._states: set[object] = set()
+        self._states: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -292,7 +292,7 @@ class LeftOutRequests:
                     if message.is_request and message.id is not msgspec.UNSET:
                         self._sent_ids.add((record.channel, message.id))
                 elif record.kind == "mark" and body_name(record) == SUSPENDED_MARK:
-                    self._states.add(decode_body(record, MarkBody).value)
+                    self._states.add(str(decode_body(record, MarkBody).value))
         return skipped
 
     def leaves_out(self, record: Record) -> bool:
@@ -302,7 +302,8 @@ class LeftOutRequests:
         message = message_fields(body_bytes(record) or b"")
         if message.is_response:
             return (record.channel, message.id) in self._sent_ids
-        return message.params.get("requestState") in self._states
+        state = message.params.get("requestState")  # Of an invalid request it is no text.
+        return isinstance(state, str) and state in self._states
 
 
 @attrs.define(eq=False, repr=False)

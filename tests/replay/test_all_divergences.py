@@ -202,6 +202,21 @@ async def note_otherwise(desk, ctx, key):
     return "NOTED"
 
 
+@pytest.mark.parametrize("state", [{}, ["a"]])
+def test_an_invalid_request_state_does_not_end_the_replay(world, tmp_path, state):
+    async def client(peer, _session):
+        await peer.handshake()
+        invalid = call(2, "note", requestState=state)
+        for request in (call(1, "sell"), invalid, call(3, "sell")):
+            await peer.send(request)
+            while "method" in await peer.receive():
+                pass
+
+    path = world.record(Desk().server, tmp_path / "desk.mcprec.jsonl", client)
+    found = find_all(path, lambda: Desk(sell=sell_unlocked).server)
+    assert [each.lane for each in found] == lanes_of(path, world, "sell")
+
+
 def test_a_later_divergence_of_a_request_names_the_earlier_one(record):
     path = record("note")
     found = find_all(path, lambda: Desk(note=note_otherwise).server)
