@@ -448,7 +448,7 @@ def load_trace(
             target = value.get("target", "")
             call = f"{value.get('call', '')}({target and repr(target)})"
             opened[mark.channel] = f"{call} {value.get('location', '')}"
-        elif name == SESSION_MARK and "lifespan" in value:
+        elif name == SESSION_MARK and isinstance(value.get("lifespan"), int):
             lifespan_of[mark.channel] = value["lifespan"]
     lifespans -= opened.keys()
     lifespan_of = {session: each for session, each in lifespan_of.items() if each in lifespans}

@@ -20,6 +20,7 @@ from mcp_trio._replay.many_replays import remarks_of
 from mcp_trio._replay.replay import run_replay
 from mcp_trio._replay.replayer import Stop
 from mcp_trio._replay.targets import fresh_server
+from mcp_trio._replay.trace import load_trace
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.tasks import seeded_schedule
@@ -660,6 +661,17 @@ def test_a_lifespan_that_waits_longer_before_its_yield_diverges(record, all_dive
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, serving(lifespan_with(1, 2)), all_divergences=all_divergences)
     assert caught.value.lane == "lifespan"
+
+
+def test_a_session_whose_recorded_lifespan_is_no_number_has_none(world, record, tmp_path):
+    path = record(make_exchange())
+
+    def change(lines):
+        return [line.replace(b'"lifespan":0', b'"lifespan":[0]') for line in lines]
+
+    assert load_trace(path).lifespan_of
+    changed = world.rewrite(path, tmp_path / "changed.mcprec.jsonl", change)
+    assert load_trace(changed).lifespan_of == {}
 
 
 def test_a_replay_stops_at_any_record_of_a_lifespan(world, record):
