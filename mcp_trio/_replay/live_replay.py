@@ -98,8 +98,8 @@ from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import METHOD_NOT_FOUND, ConnectionLost, NothingCompared, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
+# The JSON path of the protocol version in the response to `initialize`.
 _NEGOTIATED_VERSION_PATH: Final = "$.result.protocolVersion"
-"""The JSON path of the protocol version in the response to `initialize`."""
 
 # The end of a JSON path to a value that a client sends back later: nextCursor, uri, sessionId.
 _FORWARDED_NAME: Final = re.compile(

@@ -71,8 +71,6 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
         status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
         text: The text of the error; empty if the replay is the same.
         cause: The text of `cause_of` by which outcomes are grouped, without the file name.
-        records: The number of records that were replayed.
-        requests: The number of requests that were handled.
         remarks: The lines of `remarks_of` about the report.
         seed: The seed of the scheduler, if it had one.
         hash_seed: The seed of Python's hashes, if it was set.

@@ -329,13 +329,11 @@ class _PossibleEvent:
 
     Attributes:
         option: The text that names it in a decision, such as `r3 goes on`.
-        happen: Lets it happen.
         first_batch: The number of the first batch of lanes in which it may happen.
         last_batch: The number of the last one, if it is a lane that is ready; `_ANY_BATCH` for the
             lane of a thread, which may compute for longer than in the recording.
         rank: The index of its record in the journal, which decides the default.
         is_new_handler: Whether it is the first step of a request's handler.
-        is_effect: Whether it is the end of an effect.
         latest: The time up to which it happens; infinite for a lane that is ready.
         task: The task that waits for it; None for a message, and for the passing of time.
         has_operation: Whether the task waits in an operation, not before a step.
@@ -707,9 +705,7 @@ class Scheduler:
 class SweepSequencer(Sequencer):
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
 
-    has_lanes = True
-    has_steps = True
-    replays = True
+    has_lanes = has_steps = replays = True
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler

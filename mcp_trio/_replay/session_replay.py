@@ -66,9 +66,7 @@ _LIMIT_ROUNDING_US: Final = 1
 class SessionReplay(Sequencer):
     """The `Sequencer` of one replayed session; `channel` is its number in the recording."""
 
-    has_lanes = True
-    has_steps = True
-    replays = True
+    has_lanes = has_steps = replays = True
 
     def __init__(self, replayer: Replayer, channel: int) -> None:
         self.replayer = replayer
