@@ -3,18 +3,17 @@
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable, signature
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 import attrs
 import msgspec
 import trio
 
-from mcp_trio._client.subscriptions import LISTS, notifications_in
+from mcp_trio._client.subscriptions import CHANGE_KINDS, notifications_in
 from mcp_trio._protocol.client_features import (
     OpenElicitations,
     forbidden_tool_use,
@@ -28,14 +27,11 @@ from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RateLimited, RequestError, UserRejected
-from mcp_trio.limits import Limits
 from mcp_trio.types import (
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
     ElicitationCapability,
-    ElicitationCompleteParams,
-    ElicitMode,
     ElicitParams,
     ElicitResult,
     ListRootsResult,
@@ -46,6 +42,9 @@ from mcp_trio.types import (
     SamplingCapability,
     TextContent,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._client.client import Client
 
 logger = logging.getLogger("mcp_trio")
 
@@ -101,12 +100,27 @@ ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
 
 _ROOT_SCHEME: Final = "file://"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # "C:" is a drive
+_LOG_MESSAGE: Final = "notifications/message"
+_ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
+_NOTIFICATIONS: Final = {ACKNOWLEDGED, _LOG_MESSAGE, _ELICITATION_COMPLETE, *CHANGE_KINDS}
 _METHOD_OF_CALLBACK: Final = {
     "sampling": "sampling/createMessage",
     "elicitation": "elicitation/create",
     "roots": "roots/list",
 }
 _MODES: Final = frozenset({"form", "url"})
+
+
+def check_roots(_client: object, _field: object, roots: Roots | None) -> None:
+    """Raise the errors of `checked_roots` if the option `roots` of a client is invalid."""
+    if roots is not None and not callable(roots):
+        checked_roots(roots)
+
+
+def check_modes(_client: object, _field: object, modes: Collection[str]) -> None:
+    """Raise `ValueError` if the option `elicitation_modes` of a client is invalid."""
+    if not modes or not _MODES.issuperset(modes):
+        raise ValueError(f"elicitation_modes must contain 'form', 'url', or both, not {modes!r}")
 
 
 def checked_roots(roots: object) -> list[Root]:
@@ -183,82 +197,59 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
     return msgspec.structs.replace(result, content=content)
 
 
-def _check_roots(_application: object, _field: object, roots: Roots | None) -> None:
-    if roots is not None and not callable(roots):
-        checked_roots(roots)
-
-
-def _check_modes(_application: object, _field: object, modes: Collection[str]) -> None:
-    if not modes or not _MODES.issuperset(modes):
-        raise ValueError(f"elicitation_modes must contain 'form', 'url', or both, not {modes!r}")
-
-
-def rates_by_method(rates: Mapping[str, str | Rate]) -> dict[str, Rate]:
-    """Return the rates of callbacks, which the user gives by the name of the callback.
-
-    Raises:
-        ValueError: There is no such callback, or the text is not a rate.
-    """
-    unknown = sorted(rates.keys() - _METHOD_OF_CALLBACK.keys())
-    if unknown:
-        known = ", ".join(_METHOD_OF_CALLBACK)
-        raise ValueError(f"callback_rates= has no callback {unknown[0]!r}: choose from {known}")
-    return {
-        _METHOD_OF_CALLBACK[name]: Rate.parse(rate) if isinstance(rate, str) else rate
-        for name, rate in rates.items()
-    }
-
-
 async def _ignore_progress(
     progress: float, total: float | None = None, message: str | None = None
 ) -> None:
     """Ignore the progress of a callback in a multi round-trip request, which cannot send it."""
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class ClientApplication:
     """The `Application` of a client's session: calls the callbacks that the user gave.
 
     The session passes one notification after the other, and logs an exception of a callback. Each
     request runs in its own task. A `RequestError` of a callback is the response to the request, any
-    other exception an internal error. `roots` may be replaced at any time.
+    other exception an internal error.
+
+    Attributes:
+        client: The client, whose options are the callbacks.
+        on_notification: Called with the method and params of each notification, before its
+            callback.
 
     Raises:
-        TypeError, ValueError: `roots` is no function, and `checked_roots` rejects it.
-        ValueError: `elicitation_modes` is empty, or contains an unknown mode; `rates_by_method`
-            rejects `callback_rates`.
+        ValueError: `callback_rates` names an unknown callback, or a text in it is not a rate.
     """
 
-    log: LogCallback | None
-    resource_updated: ResourceUpdatedCallback | None
-    list_changed: ListChangedCallback | None
-    roots: Roots | None = attrs.field(validator=_check_roots)
-    sampling: SamplingCallback | None
-    sampling_tools: bool
-    elicitation: ElicitationCallback | None
-    elicitation_modes: Collection[ElicitMode] = attrs.field(validator=_check_modes)
-    elicitation_complete: ElicitationCompleteCallback | None
-    callback_rates: Mapping[str, Rate] = attrs.field(converter=rates_by_method)
-    limits: Limits
+    client: "Client"
     on_notification: Callable[[str, Any], None]
-    """Called with the method and params of each notification, before its callback."""
+    _rates: Mapping[str, Rate] = attrs.field(init=False)
     _open_elicitations: OpenElicitations = attrs.field(init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._open_elicitations = OpenElicitations(self.limits.requests.elicitations_remembered_max)
+        rates = self.client.callback_rates
+        unknown = sorted(rates.keys() - _METHOD_OF_CALLBACK.keys())
+        if unknown:
+            known = ", ".join(_METHOD_OF_CALLBACK)
+            raise ValueError(f"callback_rates= has no callback {unknown[0]!r}: choose from {known}")
+        self._rates = {
+            _METHOD_OF_CALLBACK[name]: Rate.parse(rate) if isinstance(rate, str) else rate
+            for name, rate in rates.items()
+        }
+        remembered_max = self.client.limits.requests.elicitations_remembered_max
+        self._open_elicitations = OpenElicitations(remembered_max)
 
     def capabilities(self) -> ClientCapabilities:
         """Return the capabilities of the client: one for each kind of callback that it has."""
-        sampling = SamplingCapability(tools={} if self.sampling_tools else None)
+        sampling = SamplingCapability(tools={} if self.client.sampling_tools else None)
         elicitation = ElicitationCapability(
-            form={} if "form" in self.elicitation_modes else None,
-            url={} if "url" in self.elicitation_modes else None,
+            form={} if "form" in self.client.elicitation_modes else None,
+            url={} if "url" in self.client.elicitation_modes else None,
         )
         return ClientCapabilities(
-            roots=None if self.roots is None else RootsCapability(list_changed=True),
-            sampling=None if self.sampling is None else sampling,
-            elicitation=None if self.elicitation is None else elicitation,
+            roots=None if self.client.roots is None else RootsCapability(list_changed=True),
+            sampling=None if self.client.sampling is None else sampling,
+            elicitation=None if self.client.elicitation is None else elicitation,
         )
 
     async def handle(self, handling: Handling) -> msgspec.Struct:
@@ -277,7 +268,7 @@ class ClientApplication:
             UserRejected: The user rejects the request.
             Exception: The callback raised it, or returned a value that is no answer.
         """
-        rate = self.callback_rates.get(method)
+        rate = self._rates.get(method)
         if rate is not None:
             seconds = self._buckets.take(method, rate, trio.current_time())
             if seconds:
@@ -292,7 +283,7 @@ class ClientApplication:
 
     def handles_notification(self, method: Method) -> bool:
         """Return whether `notified` handles notifications of this method."""
-        return method.name == ACKNOWLEDGED or method.name in _NOTIFICATIONS
+        return method.name in _NOTIFICATIONS
 
     async def notified(self, method: Method, params: Any) -> None:
         """Pass a notification to its callback.
@@ -302,11 +293,11 @@ class ClientApplication:
         """
         if method.name != ACKNOWLEDGED:
             self.on_notification(method.name, params)
-            await _awaited(_NOTIFICATIONS[method.name](self, params))
+            await _awaited(self._call_back(method.name, params))
             return
         for name, missed in notifications_in(params.notifications):
             try:
-                await _awaited(_NOTIFICATIONS[name](self, missed))
+                await _awaited(self._call_back(name, missed))
             except Exception:
                 logger.exception("the callback for %s failed", name)
 
@@ -320,32 +311,22 @@ class ClientApplication:
         """Do nothing; see `on_session_open`."""
 
     async def list_roots(self, _params: Any, _report: ReportProgress) -> ListRootsResult:
-        """Answer `roots/list`.
-
-        Raises:
-            TypeError, ValueError: The function returned values that `checked_roots` rejects.
-        """
-        roots: RootList = await _awaited(self.roots() if callable(self.roots) else self.roots)
-        return ListRootsResult(roots=checked_roots(roots))
+        """Answer `roots/list`."""
+        roots = self.client.roots
+        listed: RootList = await _awaited(roots() if callable(roots) else roots)
+        return ListRootsResult(roots=checked_roots(listed))
 
     async def create_message(
         self, params: CreateMessageParams, report: ReportProgress
     ) -> CreateMessageResult:
-        """Answer `sampling/createMessage`.
-
-        Raises:
-            RequestError: The request has tools, which were not announced, or its tool results do
-                not match the model's tool uses.
-            TypeError: The callback returned neither a `CreateMessageResult` nor a string.
-            ValueError: The model's tool uses do not match the request.
-        """
+        """Answer `sampling/createMessage`."""
         has_tools = params.tools is not None or params.tool_choice is not None
-        if has_tools and not self.sampling_tools:
+        if has_tools and not self.client.sampling_tools:
             raise _rejection("sampling/createMessage", "sampling.tools was not announced")
         error = unbalanced_tool_use(params.messages)
         if error is not None:
             raise _rejection("sampling/createMessage", error)
-        sampling: Any = self.sampling
+        sampling: Any = self.client.sampling
         arguments = [params, report]
         try:
             signature(sampling).bind(params)
@@ -367,18 +348,13 @@ class ClientApplication:
         return result
 
     async def elicit(self, params: ElicitParams, _report: ReportProgress) -> ElicitResult:
-        """Answer `elicitation/create`; a callback that raises `UserRejected` declines.
-
-        Raises:
-            RequestError: The mode was not announced.
-            TypeError, ValueError: The callback returned a value that `elicit_result` rejects.
-        """
+        """Answer `elicitation/create`; a callback that raises `UserRejected` declines."""
         mode = params.mode or "form"
-        if mode not in self.elicitation_modes:
+        if mode not in self.client.elicitation_modes:
             raise _rejection("elicitation/create", f"the mode {mode!r} was not announced")
         if params.elicitation_id is not None:
             self.expect_completion(params.elicitation_id)
-        elicitation: Any = self.elicitation
+        elicitation: Any = self.client.elicitation
         try:
             return elicit_result(params, await _awaited(elicitation(params)))
         except UserRejected:
@@ -388,20 +364,22 @@ class ClientApplication:
         """Let the server's next completion of this URL elicitation reach the callback."""
         self._open_elicitations.begin(elicitation_id)
 
-    def call_elicitation_complete(
-        self, params: ElicitationCompleteParams
-    ) -> Awaitable[None] | None:
-        """Call `elicitation_complete`, once, for an elicitation that the server has started."""
-        is_open = self._open_elicitations.end(params.elicitation_id)
-        if not is_open or self.elicitation_complete is None:
-            return None
-        return self.elicitation_complete(params.elicitation_id)
-
-
-def _call_list_changed(
-    kind: str, application: ClientApplication, _params: Any
-) -> Awaitable[None] | None:
-    return None if application.list_changed is None else application.list_changed(kind)
+    def _call_back(self, method: str, params: Any) -> Awaitable[None] | None:
+        """Call the callback for a notification, if the user gave one."""
+        callback: Callable[[Any], Awaitable[None] | None] | None
+        argument: Any = params
+        if method == _LOG_MESSAGE:
+            callback = self.client.log
+        elif method == _ELICITATION_COMPLETE:
+            # The callback gets each elicitation that the server has started, once.
+            is_open = self._open_elicitations.end(params.elicitation_id)
+            callback = self.client.elicitation_complete if is_open else None
+            argument = params.elicitation_id
+        elif method == RESOURCE_UPDATED:
+            callback = self.client.resource_updated
+        else:
+            callback, argument = self.client.list_changed, CHANGE_KINDS[method]
+        return None if callback is None else callback(argument)
 
 
 _REQUESTS: Final[
@@ -410,17 +388,6 @@ _REQUESTS: Final[
     "elicitation/create": ClientApplication.elicit,
     "roots/list": ClientApplication.list_roots,
     "sampling/createMessage": ClientApplication.create_message,
-}
-
-_NOTIFICATIONS: Final[dict[str, Callable[[ClientApplication, Any], Awaitable[None] | None]]] = {
-    "notifications/elicitation/complete": ClientApplication.call_elicitation_complete,
-    "notifications/message": lambda application, params: (
-        None if application.log is None else application.log(params)
-    ),
-    RESOURCE_UPDATED: lambda application, params: (
-        None if application.resource_updated is None else application.resource_updated(params)
-    ),
-    **{method: partial(_call_list_changed, kind) for kind, (_, method) in LISTS.items()},
 }
 
 

@@ -18,10 +18,12 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio import types
@@ -38,6 +40,8 @@ from mcp_trio._client.callbacks import (
     Roots,
     SamplingCallback,
     SamplingResult,
+    check_modes,
+    check_roots,
 )
 from mcp_trio._client.connect import (
     ProcessOptions,
@@ -67,15 +71,13 @@ from mcp_trio._client.connect import (
 from mcp_trio._client.input_required import RequestRetries
 from mcp_trio._client.results import (
     OutputSchemas,
-    call_tool_params,
-    complete_params,
     decode_as,
     elicitation_ids,
     error_text,
-    get_prompt_params,
     is_internal_error,
     is_resource_not_found,
     read_pages,
+    reference,
 )
 from mcp_trio._client.subscriptions import (
     LISTS,
@@ -83,7 +85,7 @@ from mcp_trio._client.subscriptions import (
     UNSUBSCRIBE,
     CallbackSubscription,
     Subscription,
-    listening,
+    SubscriptionStream,
     subscription_filter,
 )
 from mcp_trio._protocol.connection import Connection
@@ -124,6 +126,7 @@ from mcp_trio.errors import (
     RequestTimeout,
     ResourceNotFound,
     ToolError,
+    Unencodable,
     copied_loss,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -368,11 +371,13 @@ class Client:
     log_level: LoggingLevel | None = None
     resource_updated: ResourceUpdatedCallback | None = None
     list_changed: ListChangedCallback | None = None
-    roots: Roots | None = None
+    roots: Roots | None = attrs.field(default=None, validator=check_roots)
     sampling: SamplingCallback | None = None
     sampling_tools: bool = False
     elicitation: ElicitationCallback | None = None
-    elicitation_modes: Collection[ElicitMode] = attrs.field(default=("form",))
+    elicitation_modes: Collection[ElicitMode] = attrs.field(
+        default=("form",), validator=check_modes
+    )
     elicitation_complete: ElicitationCompleteCallback | None = None
     callback_rates: Mapping[str, str | Rate] = attrs.field(factory=dict[str, str | Rate])
     _observers: Observers | None = attrs.field(default=None, init=False)
@@ -429,20 +434,7 @@ class Client:
             self._on_notification,
             self._start_in_session,
         )
-        self._application = ClientApplication(
-            log=self.log,
-            resource_updated=self.resource_updated,
-            list_changed=self.list_changed,
-            roots=self.roots,
-            sampling=self.sampling,
-            sampling_tools=self.sampling_tools,
-            elicitation=self.elicitation,
-            elicitation_modes=self.elicitation_modes,
-            elicitation_complete=self.elicitation_complete,
-            callback_rates=self.callback_rates,
-            limits=self.limits,
-            on_notification=self._on_notification,
-        )
+        self._application = ClientApplication(self, self._on_notification)
 
     if not TYPE_CHECKING:  # for a type checker it would give the class every attribute
 
@@ -733,7 +725,15 @@ class Client:
         if not options.keys() <= _CALL_OPTIONS:
             raise _unknown_argument("call_tool", options)
         options.setdefault("progress", self.progress)
-        params = call_tool_params(name, arguments)
+        try:
+            params = types.CallToolParams(
+                name=name,
+                arguments=msgspec.UNSET
+                if arguments is None
+                else msgspec.Raw(msgspec.json.encode(arguments)),
+            )
+        except Exception as error:  # a value of the caller's own type may raise anything
+            raise Unencodable(f"the arguments cannot be encoded as JSON: {error}") from error
         result: types.CallToolResult
         try:
             result = await self.request("tools/call", params, **options)
@@ -799,7 +799,13 @@ class Client:
         """
         if not options.keys() <= _CALL_OPTIONS:
             raise _unknown_argument("get_prompt", options)
-        params = get_prompt_params(name, arguments)
+        for argument, value in cast("Mapping[str, Any]", arguments or {}).items():
+            if not isinstance(value, str):
+                text = f"the arguments of a prompt must be strings, not {argument}={value!r}"
+                raise TypeError(text)
+        params = types.GetPromptParams(
+            name=name, arguments=None if arguments is None else dict(arguments)
+        )
         result: types.GetPromptResult = await self.request("prompts/get", params, **options)
         return result
 
@@ -831,7 +837,11 @@ class Client:
             "completions"
         ):
             raise LocalProtocolError("the server capability 'completions' is not announced")
-        params = complete_params(ref, argument, value, context)
+        params = types.CompleteParams(
+            ref=reference(ref),
+            argument=types.CompletionArgument(name=argument, value=value),
+            context=None if context is None else types.CompletionContext(arguments=dict(context)),
+        )
         result: types.CompleteResult = await self.request("completion/complete", params, **options)
         return result
 
@@ -891,9 +901,13 @@ class Client:
         session = await self._open_session()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
         requested = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
-        start = self._start_in_session
-        async with listening(session, requested, self._on_notification, start) as subscription:
-            yield subscription
+        stream = SubscriptionStream(requested, self._on_notification)
+        await stream.begin(session)
+        self._start_in_session(stream.run)
+        try:
+            yield Subscription(stream)
+        finally:
+            stream.end()
 
     async def subscribe(self, uri: str, **options: Unpack[CallOptions]) -> None:
         """Subscribe to changes of a resource, for which `resource_updated` is called.
@@ -910,7 +924,7 @@ class Client:
         session = await self._open_session()
         if not self._is_stateless:
             await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
-            self._subscription.remember(uri)
+            self._subscription.uris |= {uri}
         elif self.server_can("resources.subscribe"):
             await self._subscription.add(session, uri, seconds=_shortest_seconds(options))
         else:
@@ -928,7 +942,7 @@ class Client:
             await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
         else:
             await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
-            self._subscription.forget(uri)
+            self._subscription.uris -= {uri}
 
     async def set_roots(self, roots: Roots) -> None:
         """Replace the roots, and notify a legacy server.
@@ -942,7 +956,6 @@ class Client:
             ConnectionLost: The session has ended.
         """
         session = self._session
-        self._application.roots = roots
         self.roots = roots
         if not self._is_stateless:
             await session.notify(_ROOTS_CHANGED)

@@ -1,7 +1,7 @@
-"""Parameters and results of calls: JSON arguments, pages of lists, structured results."""
+"""Results of calls: pages of lists, errors, structured results and their schemas."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -16,7 +16,6 @@ from mcp_trio.errors import (
     RequestError,
     ResultTypeError,
     SchemaError,
-    Unencodable,
 )
 from mcp_trio.limits import Limits
 from mcp_trio.types import CallToolResult, Cursor, PaginatedParams, PaginatedResult, Tool
@@ -24,47 +23,6 @@ from mcp_trio.types import CallToolResult, Cursor, PaginatedParams, PaginatedRes
 logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
-
-
-def call_tool_params(name: str, arguments: Mapping[str, Any] | None) -> types.CallToolParams:
-    """Return the params of `tools/call`, with the arguments encoded as JSON.
-
-    Raises:
-        Unencodable: The arguments cannot be encoded as JSON.
-    """
-    if arguments is None:
-        return types.CallToolParams(name=name)
-    try:
-        return types.CallToolParams(
-            name=name, arguments=msgspec.Raw(msgspec.json.encode(arguments))
-        )
-    except Exception as error:  # a value of the caller's own type may raise anything
-        raise Unencodable(f"the arguments cannot be encoded as JSON: {error}") from error
-
-
-def get_prompt_params(name: str, arguments: Mapping[str, Any] | None) -> types.GetPromptParams:
-    """Return the params of `prompts/get`.
-
-    Raises:
-        TypeError: An argument is not a string.
-    """
-    for argument, value in (arguments or {}).items():
-        if not isinstance(value, str):
-            raise TypeError(f"the arguments of a prompt must be strings, not {argument}={value!r}")
-    return types.GetPromptParams(
-        name=name, arguments=None if arguments is None else dict(arguments)
-    )
-
-
-def complete_params(
-    ref: types.Reference | str, argument: str, value: str, context: Mapping[str, str] | None
-) -> types.CompleteParams:
-    """Return the params of `completion/complete`."""
-    return types.CompleteParams(
-        ref=reference(ref),
-        argument=types.CompletionArgument(name=argument, value=value),
-        context=None if context is None else types.CompletionContext(arguments=dict(context)),
-    )
 
 
 def reference(ref: types.Reference | str) -> types.Reference:

@@ -17,8 +17,7 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/subscrip
 
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import attrs
@@ -71,7 +70,7 @@ LISTS: Final[dict[ChangeKind, tuple[str, str]]] = {
     kind: (f"{kind}_list_changed", f"notifications/{kind}/list_changed")
     for kind in ("tools", "prompts", "resources")
 }
-_KINDS: Final[dict[str, ChangeKind]] = {
+CHANGE_KINDS: Final[dict[str, ChangeKind]] = {
     RESOURCE_UPDATED: "resource",
     **{method: kind for kind, (_, method) in LISTS.items()},
 }
@@ -220,10 +219,6 @@ class SubscriptionStream:
 
         A subscription for callbacks is resumed even then, since no task reads it that could
         subscribe again.
-
-        Raises:
-            RequestError: The server ended the subscription with an error.
-            ConnectionLost: The session has ended.
         """
         since = trio.current_time()
         await self._call.next_progress()
@@ -240,12 +235,7 @@ class SubscriptionStream:
         return bool(self.interruption)
 
     async def _resend(self) -> None:
-        """Send the request until the server acknowledges it, with growing pauses.
-
-        Raises:
-            RequestError: The server rejected the request.
-            ConnectionLost: The server cannot be reached, or the session has ended.
-        """
+        """Send the request until the server acknowledges it, with growing pauses."""
         for _ in range(self._limits.http.reconnects_max):
             seconds = pause_seconds(self._failed_tries, self._limits, random.random)
             self._failed_tries += 1
@@ -328,7 +318,7 @@ class SubscriptionStream:
             return False
         self._on_change(method.name, params)
         if not self.for_callbacks:
-            self._add(Change(_KINDS[method.name], getattr(params, "uri", None)))
+            self._add(Change(CHANGE_KINDS[method.name], getattr(params, "uri", None)))
         return self.for_callbacks
 
     def _add(self, change: Change) -> None:
@@ -398,20 +388,6 @@ class Subscription:
         return await self._stream.next_change()
 
 
-@asynccontextmanager
-async def listening(
-    session: Session, asked: SubscriptionFilter, on_change: OnChange, spawn: Spawn
-) -> AsyncGenerator[Subscription]:
-    """Subscribe for the length of a block; errors are those of `SubscriptionStream.begin`."""
-    stream = SubscriptionStream(asked, on_change)
-    await stream.begin(session)
-    spawn(stream.run)
-    try:
-        yield Subscription(stream)
-    finally:
-        stream.end()
-
-
 class CallbackSubscription:
     """The subscription whose notifications a client passes to its callbacks.
 
@@ -420,7 +396,8 @@ class CallbackSubscription:
 
     Attributes:
         kinds: The lists whose changes are reported to callbacks.
-        uris: The resources whose changes are reported to callbacks.
+        uris: The resources whose changes are reported to callbacks; `Client` changes it when it
+            subscribes at a legacy server.
     """
 
     def __init__(self, kinds: Collection[ChangeKind], on_change: OnChange, spawn: Spawn) -> None:
@@ -474,14 +451,6 @@ class CallbackSubscription:
         """Try once more to resume a subscription that was given up: the server may be back."""
         if self._current is not None and self._current.revive():
             self._spawn(self._current.run)
-
-    def remember(self, uri: str) -> None:
-        """Keep the URI of a subscription at a legacy server, for the next session."""
-        self.uris |= {uri}
-
-    def forget(self, uri: str) -> None:
-        """Undo `remember`."""
-        self.uris -= {uri}
 
     async def add(self, session: Session, uri: str, *, seconds: float | None = None) -> None:
         """Subscribe to one more resource; on any error nothing has changed.
