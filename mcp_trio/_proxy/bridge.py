@@ -47,7 +47,7 @@ from mcp_trio._proxy.forwarders import (
     fail_requests,
     send_close_reason,
 )
-from mcp_trio._proxy.http import NO_HEADERS, ListenOptions, run_http_proxy
+from mcp_trio._proxy.http import ListenOptions, run_http_proxy
 from mcp_trio._proxy.journal import (
     Cause,
     MakeSpans,
@@ -244,7 +244,7 @@ class Upstream:
     """
 
     target: str | Sequence[str]
-    headers: Mapping[str, str] = attrs.field(default=NO_HEADERS, repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=False)
 
     @property
     def name(self) -> str:
@@ -377,15 +377,16 @@ def run_bridge(
 
         make_spans = partial(RequestSpans, tracer=tracer, upstream_transport=upstream.transport)
     if downstream.kind == "stdio" and not isinstance(target, str) and make_spans is None:
-        return run_stdio_proxy(target, record)
+        return trio.run(run_stdio_proxy, target, record)
     if downstream.kind == "http" and isinstance(target, str) and is_http_target(target):
-        return run_http_proxy(
+        return trio.run(
+            run_http_proxy,
             downstream.listen,
             target,
-            record=record,
-            report_url=report_url,
-            headers=upstream.headers,
-            make_spans=make_spans,
+            record,
+            report_url,
+            upstream.headers,
+            make_spans,
         )
     if downstream.kind == "stdio":
         return trio.run(_run_stdio, upstream, record, make_spans)

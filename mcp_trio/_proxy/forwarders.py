@@ -118,6 +118,7 @@ class ConnectionForwarder:
         factory=trio.lowlevel.ParkingLot, init=False
     )
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    # The first loss of a side, which may have caused others.
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
 
     async def run(self, *, parent_pid: int | None = None) -> int:
@@ -141,8 +142,14 @@ class ConnectionForwarder:
                     nursery.cancel_scope.cancel()
         finally:
             self.closing.set()
+            if self._loss is not None:
+                logger.warning("%s", self._loss.reason)
             with trio.CancelScope(shield=True):
-                await self._close()
+                # Both at the same time, since each may take a while.
+                async with trio.open_nursery() as nursery:
+                    for channel in (self.client, self.server):
+                        send_close_reason(channel, self._loss)
+                        nursery.start_soon(channel.aclose)
         return status
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
@@ -154,19 +161,6 @@ class ConnectionForwarder:
         await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
         self.shut("lost")
 
-    async def _close(self) -> None:
-        """Close both channels at the same time, since each may take a while."""
-        if self._loss is not None:
-            logger.warning("%s", self._loss.reason)
-        async with trio.open_nursery() as nursery:
-            for channel in (self.client, self.server):
-                send_close_reason(channel, self._loss)
-                nursery.start_soon(channel.aclose)
-
-    def _note_loss(self, loss: ConnectionLost) -> None:
-        """Keep the reason of the loss, unless an earlier loss has caused this one."""
-        self._loss = self._loss or loss
-
     async def _pass_requests(self) -> bool:
         """Forward the client's messages; return whether its input ended, and no side was lost."""
         try:
@@ -174,7 +168,7 @@ class ConnectionForwarder:
                 for item in received:
                     await self._receive(item)
         except ConnectionLost as loss:
-            self._note_loss(loss)
+            self._loss = self._loss or loss
         except _GONE:
             pass
         else:
@@ -222,7 +216,7 @@ class ConnectionForwarder:
                 self.journal.server_ended(_CONNECTION_CLOSED)
         except ConnectionLost as loss:
             self.journal.server_ended(loss.reason)
-            self._note_loss(loss)
+            self._loss = self._loss or loss
         self.shut("lost")
 
     async def _pass_response(self, item: Received) -> None:

@@ -28,7 +28,7 @@ The check of `Host` and `Origin` comes before all of this.
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import MappingProxyType
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -115,19 +115,6 @@ def request_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
     return [*written, _UNCOMPRESSED]
 
 
-def response_headers(response: httpx2.Response) -> Headers:
-    """Return the headers of a server's response to forward.
-
-    Raises:
-        ValueError: A header is not valid in HTTP.
-    """
-    raw = response.headers.raw
-    read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
-    forwarded = _forwarded(read, replaced=_REPLACED_IN_RESPONSES)
-    encoded_headers(forwarded)  # raises ValueError
-    return forwarded
-
-
 def _forwarded(headers: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
     headers = list(headers)
     options = ",".join(value for name, value in headers if name == "connection")
@@ -157,6 +144,8 @@ class OpenRecording:
         is_over: Whether its session has ended.
         exchanges: The number of exchanges in progress.
         events: The ids of the latest events.
+        ids: The ids and progress tokens of the requests that are in flight.
+        used_at: The time at which the last exchange ended.
     """
 
     journal: MessageJournal
@@ -165,28 +154,8 @@ class OpenRecording:
     is_over: bool = attrs.field(default=False, init=False)
     exchanges: int = attrs.field(default=0, init=False)
     events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
-    _in_flight: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
-    _used_at: float = attrs.field(factory=trio.current_time, init=False)
-
-    def has_none_in_flight(self, ids: Collection[_IdOrToken]) -> bool:
-        """Return whether none of these ids and tokens is in flight in this recording."""
-        return self._in_flight.isdisjoint(ids)
-
-    @contextmanager
-    def exchange(self, ids: Collection[_IdOrToken]) -> Generator[None]:
-        """Count an exchange within the block, and its ids and tokens as in flight."""
-        self._in_flight.update(ids)
-        self.exchanges += 1
-        try:
-            yield
-        finally:
-            self._in_flight.difference_update(ids)
-            self.exchanges -= 1
-            self._used_at = trio.current_time()
-
-    def is_idle(self, seconds: float) -> bool:
-        """Return whether it has had no exchange for this many seconds."""
-        return not self.exchanges and self._used_at <= trio.current_time() - seconds
+    ids: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
+    used_at: float = attrs.field(factory=trio.current_time, init=False)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -218,10 +187,14 @@ class OpenRecordings:
         ids: list[_IdOrToken] = [("id", each.id) for each in requests]
         ids += (("token", token) for token in tokens if token is not None)
         recording = self._recording_for(key, messages, ids)
+        recording.ids.update(ids)
+        recording.exchanges += 1
         try:
-            with recording.exchange(ids):
-                yield recording
+            yield recording
         finally:
+            recording.ids.difference_update(ids)
+            recording.exchanges -= 1
+            recording.used_at = trio.current_time()
             self._close_if_over(recording)
 
     def has_session(self, key: str) -> bool:
@@ -239,7 +212,7 @@ class OpenRecordings:
         has_room = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_room and not self._server_gives_no_ids:
             return self._begin()
-        found = next((each for each in self._common if each.has_none_in_flight(ids)), None)
+        found = next((each for each in self._common if each.ids.isdisjoint(ids)), None)
         if found is not None and not found.exchanges:
             found.journal.renew_if_due()
         if found is None and len(self._common) < self.limits.http.streams_max:
@@ -295,7 +268,7 @@ class OpenRecordings:
         while True:
             await trio.sleep(seconds / _CHECKS_PER_EXPIRY)
             for recording in [*self._sessions.values()]:
-                if recording.is_idle(seconds):
+                if not recording.exchanges and recording.used_at <= trio.current_time() - seconds:
                     self.end(recording)
 
     def record_cause(self, cause: Cause) -> None:
@@ -319,11 +292,7 @@ HTTP_MARK: Final = "http"
 _GONE: Final = {"gone": True}
 # What ends an event or a comment of a stream.
 _EMPTY_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_OK: Final = 200
-_ACCEPTED: Final = 202
 _FINAL_STATUSES: Final = range(200, 600)
-_NOT_FOUND: Final = 404
-_BAD_GATEWAY: Final = 502
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -402,10 +371,11 @@ class ProxiedExchange:
         """Send the client a 502, which the proxy makes itself."""
         request_id = next(iter(self._unanswered), None)
         text = f"the proxy got no response from the server: {reason}"
-        rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
+        status = HTTPStatus.BAD_GATEWAY
+        rejection = Rejection(status=status, code=SERVER_BUSY, text=text, id=request_id)
         self._give_up(reason)
-        self._mark(status=_BAD_GATEWAY, error=reason)
-        await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
+        self._mark(status=status, error=reason)
+        await self.exchange.answer(status, [("Content-Type", JSON)], rejection.body())
 
     async def _forward_response(self, response: httpx2.Response) -> None:
         try:
@@ -420,7 +390,7 @@ class ProxiedExchange:
         request, session_id = self.exchange.request, response.headers.get(SESSION_ID)
         if request.header(SESSION_ID) is not None:
             is_deleted = request.method == "DELETE" and response.is_success
-            if is_deleted or response.status_code == _NOT_FOUND:
+            if is_deleted or response.status_code == HTTPStatus.NOT_FOUND:
                 self.recordings.end(self.recording)
         elif (
             session_id is not None
@@ -450,12 +420,16 @@ class ProxiedExchange:
         """Return the headers of a response to forward, with a `Location` at the proxy.
 
         Raises:
-            ValueError: The response is not valid in HTTP.
+            ValueError: The status or a header is not valid in HTTP.
         """
         if response.status_code not in _FINAL_STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
+        raw = response.headers.raw
+        read = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
+        forwarded = _forwarded(read, replaced=_REPLACED_IN_RESPONSES)
+        encoded_headers(forwarded)  # raises ValueError
         headers: list[tuple[str, str]] = []
-        for name, value in response_headers(response):
+        for name, value in forwarded:
             url = self.endpoint_client.same_origin(value) if name == "location" else None
             headers.append((name, value if url is None else url.raw_path.decode()))
         return headers
@@ -490,7 +464,9 @@ class ProxiedExchange:
             if is_message:
                 self._record_message(body)
             # The records of the messages explain such a response; any other one gets a mark.
-            is_explained = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
+            is_explained = self.messages and (
+                status == HTTPStatus.ACCEPTED or (status == HTTPStatus.OK and is_message)
+            )
             if self.exchange.request.method != "POST" or not is_explained:
                 facts = {} if not body or is_message else {"type": _media_type(response)}
                 self._mark(status=status, **facts)
@@ -600,10 +576,6 @@ class ProxiedExchange:
 
 def _media_type(response: httpx2.Response) -> str:
     return media_type_of(response.headers.get("content-type"))
-
-
-TRANSPORT: Final = "http"
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @attrs.frozen(kw_only=True)
@@ -757,16 +729,15 @@ async def serve_http_proxy(
             listener.socket.close()  # without a checkpoint, which could replace the exception
 
 
-def run_http_proxy(
+async def run_http_proxy(
     listen: ListenOptions,
-    url: str,
-    *,
+    server_url: str,
     record: RecordOptions | None,
     report_url: Callable[[str], None],
     headers: Mapping[str, str],
     make_spans: MakeSpans | None,
 ) -> int:
-    """Run a proxy to the server at `url`, and record it, until a signal arrives.
+    """Run a proxy to the server at `server_url`, and record it, until a signal arrives.
 
     `headers` replace those of the same name in each request. A folder gets a file for each session,
     a single file gets all of them. `report_url` is called with the URL of the proxy. `make_spans`
@@ -778,19 +749,10 @@ def run_http_proxy(
     Raises:
         RecordingError: The file is not empty.
         OSError: The address cannot be bound.
-        ValueError: An option for the host check or the token is invalid, or `url` is no HTTP URL.
+        ValueError: An option for the host check or the token is invalid, or `server_url` is no HTTP
+            URL.
     """
-    return trio.run(_run, listen, parsed_url(url), record, report_url, headers, make_spans)
-
-
-async def _run(
-    listen: ListenOptions,
-    url: httpx2.URL,
-    record: RecordOptions | None,
-    report_url: Callable[[str], None],
-    headers: Mapping[str, str],
-    make_spans: MakeSpans | None,
-) -> int:
+    url = parsed_url(server_url)
     limits = DEFAULT_LIMITS
     endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
     async with (
@@ -800,7 +762,7 @@ async def _run(
         start_journal = partial(
             start_message_journal,
             recording,
-            transport=TRANSPORT,
+            transport="http",
             name=url.host,
             limits=limits,
             make_spans=make_spans,

@@ -363,11 +363,7 @@ class LineJournal:
         """Record the end of a stream, and its last line if that has no LF."""
         self._write(direction, self._lines[direction].finish())
         if direction == "in":
-            self.record_cause("eof")
-
-    def record_cause(self, cause: Cause) -> None:
-        """Record why the session closes; only the first call counts."""
-        self.messages.record_cause(cause)
+            self.messages.record_cause("eof")
 
     def close(self, exit_status: int | None) -> None:
         """Record last lines without LF and complete the recording; see `MessageJournal.close`."""

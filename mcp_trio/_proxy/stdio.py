@@ -150,13 +150,13 @@ class StdioProxy:
 
     async def _forward_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
-            self.journal.record_cause("signal")
+            self.journal.messages.record_cause("signal")
             _FORWARDED_SIGNALS[number](self.server, number)
             self._end_requested.set()
 
     async def _watch_parent(self, parent_pid: int) -> None:
         await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
-        self.journal.record_cause("lost")
+        self.journal.messages.record_cause("lost")
         self.host_in.end()
         self._end_requested.set()
 
@@ -171,10 +171,10 @@ class StdioProxy:
         scope.cancel()
 
 
-def run_stdio_proxy(command: Sequence[str], record: RecordOptions | None) -> int:
+async def run_stdio_proxy(command: Sequence[str], record: RecordOptions | None) -> int:
     """Run `command` as the server for the host on stdin and stdout, and record both.
 
-    Owns a Trio run, the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` has a
+    Owns the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` has a
     new or empty file, or a folder, in which this session gets a file; None records nothing.
 
     Returns:
@@ -186,17 +186,6 @@ def run_stdio_proxy(command: Sequence[str], record: RecordOptions | None) -> int
         ConnectionLost: The command could not be started; the text says why.
         ValueError: The policy has a rule that a proxy cannot follow.
     """
-    return shell_status(trio.run(_run, command, record))
-
-
-def shell_status(exit_status: int | None) -> int:
-    """Return the exit status as a shell reports it; None is a process that could not be killed."""
-    if exit_status is None:
-        return SIGNAL_STATUS_BASE + SIGKILL
-    return exit_status if exit_status >= 0 else SIGNAL_STATUS_BASE - exit_status
-
-
-async def _run(command: Sequence[str], record: RecordOptions | None) -> int | None:
     parent_pid, limits = os.getppid(), DEFAULT_LIMITS
     async with recording_for_sessions(record, is_sole=True) as recording:
         journal = start_line_journal(recording, command, limits=limits)
@@ -213,14 +202,21 @@ async def _run(command: Sequence[str], record: RecordOptions | None) -> int | No
                     limits=limits,
                 )
             except ConnectionLost:
-                journal.record_cause("lost")
+                journal.messages.record_cause("lost")
                 journal.close(None)
                 raise
             proxy = StdioProxy(
                 host_in=host_in, host_out=host_out, server=server, journal=journal, limits=limits
             )
             await proxy.run(signals, parent_pid=parent_pid)
-    return server.exit_status
+    return shell_status(server.exit_status)
+
+
+def shell_status(exit_status: int | None) -> int:
+    """Return the exit status as a shell reports it; None is a process that could not be killed."""
+    if exit_status is None:
+        return SIGNAL_STATUS_BASE + SIGKILL
+    return exit_status if exit_status >= 0 else SIGNAL_STATUS_BASE - exit_status
 
 
 def _inherited_environment() -> dict[str, str]:

@@ -128,7 +128,7 @@ async def test_a_server_that_never_ended_has_no_mark(journal, path, recorded):
 
 @pytest.mark.parametrize("cause", ["signal", "lost"])
 async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
-    journal.record_cause(cause)
+    journal.messages.record_cause(cause)
     journal.end("in")
     journal.close(0)
     assert recorded(path).cause == cause
