@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 import msgspec
@@ -88,7 +88,7 @@ class _Head(msgspec.Struct):
     mac: str
 
 
-_decode_line: Final = msgspec.json.Decoder(_Line).decode
+_Decoded = TypeVar("_Decoded", _Line, _Head)
 
 
 def _digest(content: bytes, key: bytes | None) -> str:
@@ -225,13 +225,8 @@ class AuditLog:
         self._file = self._head = -1
 
     def _continue(self, path: str) -> None:
-        """Find the last line of an existing file, so that the chain goes on.
-
-        Raises:
-            RecordingError: The file is no audit log, its end or its head is missing, or it has
-                another key.
-        """
-        head = _read_head(os.read(self._head, _HEAD_BYTES))
+        """Find the last line of an existing file, so that the chain goes on."""
+        head = _decoded(os.read(self._head, _HEAD_BYTES), _Head)
         self._lines, self._last_digest = 0, _BEFORE_FIRST
         self._has_line = self._ends_within_line = False
         incomplete: list[bytes] = []  # the lines of files that have no complete one
@@ -242,11 +237,11 @@ class AuditLog:
             if each == Path(path):
                 self._ends_within_line = bool(texts[-1])
             # There may be several incomplete lines at the end.
-            last = next((text for text in reversed(texts) if _read_line(text)), None)
-            if last is None:  # A new file follows the last one that was full.
+            lines = ((text, _decoded(text, _Line)) for text in reversed(texts))
+            last, line = next(((text, line) for text, line in lines if line), (b"", None))
+            if line is None:  # A new file follows the last one that was full.
                 incomplete += filter(None, texts)
                 continue
-            line = _decode_line(last)
             if line.digest != _digest(_content_of(last), self.key):
                 raise RecordingError(
                     f"cannot append to {path}: its last line was changed, or has another key;"
@@ -430,17 +425,10 @@ def _redacted_arguments(redactor: Redactor | None, message: bytes) -> Any:
     return msgspec.json.decode(redactor.redact("in", message))["params"].get("arguments")
 
 
-def _read_head(content: bytes) -> _Head | None:
+def _decoded(text: bytes, kind: type[_Decoded]) -> _Decoded | None:
+    """Return the members of a line, or of the head; None if it is damaged."""
     try:
-        return msgspec.json.decode(content, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _read_line(text: bytes) -> _Line | None:
-    """Return the members of a line; None if it is damaged."""
-    try:
-        return _decode_line(text)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -518,7 +506,7 @@ def _check_lines(files: Sequence[Path], key: bytes | None, report: AuditReport) 
     checks_digests = True
     for position, text in _lines_of_log(files):
         report.lines += 1
-        line = _read_line(text)
+        line = _decoded(text, _Line)
         if line is None:
             report.problems.append(f"{position} is damaged, or incomplete")
             continue
@@ -554,7 +542,7 @@ def _lines_are(first: int, last: int) -> str:
 
 def _check_head(path: str, last: _Line | None, key: bytes | None, report: AuditReport) -> None:
     try:
-        head = _read_head(Path(path).read_bytes())
+        head = _decoded(Path(path).read_bytes(), _Head)
     except FileNotFoundError:
         report.notes.append(f"lines cut off at the end were not looked for: there is no {path}")
         return

@@ -259,7 +259,7 @@ class Telemetry:
         forget = self._sessions.begin(activity)
         assert forget is not None
         session = activity.session
-        attributes = dict(_NETWORKS.get(activity.name, {}))
+        attributes = dict(network_attributes(activity.name))
         role = "server" if session.connection.our_role is Role.SERVER else "client"
         histogram = self._durations[f"{role}.session"]
 
@@ -275,7 +275,16 @@ class Telemetry:
 
     def _begin_message(self, activity: Activity) -> End:
         is_request = activity.kind == "request"
-        attributes = _attributes_at_begin(activity)
+        attributes = {
+            **request_attributes(
+                activity.name,
+                activity.target,
+                activity.request_id,
+                None if activity.peer is None else activity.peer.protocol_version.name,
+            ),
+            **network_attributes(getattr(activity.session.channel, "transport", "")),
+            **recording_attributes(activity.recording, activity.session_id, activity.record),
+        }
         context: Context | None = None
         links: list[Link] = []
         if is_request:
@@ -323,7 +332,13 @@ class Telemetry:
         name: str,
         outcome: Outcome,
     ) -> None:
-        ended = _attributes_at_end(activity, outcome)
+        ended: dict[str, Any] = {}
+        if activity.kind == "call":  # its id and its record are known since it was sent
+            if activity.request_id is not None:
+                ended["jsonrpc.request.id"] = str(activity.request_id)
+            if activity.record is not None:
+                ended["mcp_trio.recording.record"] = activity.record
+        ended |= outcome_attributes(outcome, is_request=activity.kind == "request")
         end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
@@ -445,32 +460,6 @@ def end_span(span: Span, attributes: Mapping[str, Any], outcome: Outcome) -> Non
             has_message = outcome.code is not None
             span.set_status(Status(StatusCode.ERROR, outcome.text if has_message else None))
     span.end()
-
-
-def _attributes_at_begin(activity: Activity) -> dict[str, Any]:
-    """Return the attributes of a request or call that are known when it begins."""
-    peer, channel = activity.peer, activity.session.channel
-    attributes = request_attributes(
-        activity.name,
-        activity.target,
-        activity.request_id,
-        None if peer is None else peer.protocol_version.name,
-    )
-    attributes |= network_attributes(getattr(channel, "transport", ""))
-    return attributes | recording_attributes(
-        activity.recording, activity.session_id, activity.record
-    )
-
-
-def _attributes_at_end(activity: Activity, outcome: Outcome) -> dict[str, Any]:
-    """Return the attributes of a request or call that are known only when it ends."""
-    attributes: dict[str, Any] = {}
-    if activity.kind == "call":  # its id and its record are known since it was sent
-        if activity.request_id is not None:
-            attributes["jsonrpc.request.id"] = str(activity.request_id)
-        if activity.record is not None:
-            attributes["mcp_trio.recording.record"] = activity.record
-    return attributes | outcome_attributes(outcome, is_request=activity.kind == "request")
 
 
 def _end_effect(span: Span, outcome: Outcome) -> None:
