@@ -19,7 +19,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, get_args
 
 import pytest
 
@@ -39,8 +39,6 @@ Result = TypeVar("Result")
 
 _MARK: Final = "mcp_recording"
 _FIXTURES: Final = frozenset({"mcp_replay", "mcp_mock", "mcp_recorder"})
-_MODES: Final[tuple[Mode, ...]] = ("strict", "outbound", "inputs")
-_RECORD_MODES: Final[tuple[RecordMode, ...]] = ("none", "once", "new", "all")
 _MARK_HELP: Final = (
     f"{_MARK}(path, mode='strict', ignore=()): the recording that the fixtures mcp_replay, mcp_mock"
     " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (compare only"
@@ -73,7 +71,7 @@ class UntrackedCallWarning(pytest.PytestWarning):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--mcp-record`."""
     group = parser.getgroup("mcp_trio", "recordings of the Model Context Protocol")
-    group.addoption("--mcp-record", choices=_RECORD_MODES, default="none", help=_RECORD_HELP)
+    group.addoption("--mcp-record", choices=get_args(RecordMode), default="none", help=_RECORD_HELP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -112,8 +110,8 @@ def _marker_arguments(marker: pytest.Mark) -> "tuple[str, Mode, Sequence[str]]":
 def _checked_arguments(
     path: str | os.PathLike[str], mode: Mode = "strict", ignore: str | Sequence[str] = ()
 ) -> "tuple[str, Mode, Sequence[str]]":
-    if mode not in _MODES:
-        raise ValueError(f"unknown mode {mode!r}: one of {', '.join(_MODES)}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     if ignore and mode != "inputs":
         raise ValueError("ignore is for mode='inputs'")
     return os.fspath(path), mode, (ignore,) if isinstance(ignore, str) else tuple(ignore)
@@ -268,9 +266,14 @@ class Replay:
         if mode == "inputs":
             if repeat:
                 raise AssertionError('repeat is not for mode="inputs"')
-            return _replay_live_or_fail(
-                file, server, self._paths.ignore, allow_damaged=allow_damaged
-            )
+            from mcp_trio.recording import replay_live
+
+            ignore = self._paths.ignore
+            live = partial(replay_live, file, server, ignore=ignore, allow_damaged=allow_damaged)
+            inputs_report = _or_fail(lambda: _outside_trio(live))
+            if not inputs_report.is_same:
+                raise AssertionError(str(inputs_report))
+            return inputs_report
         target = self._target(server) if isinstance(server, str) else server
         report = _replay_or_fail(
             file, target, mode, allow_damaged=allow_damaged, all_divergences=all_divergences
@@ -559,19 +562,6 @@ def _replay_repeatedly(
             f"{len(failed)} of {len(outcomes)} replays differ; with scheduler seed {first.seed} and"
             f" hash seed {first.hash_seed}:\n{first.text}"
         )
-
-
-def _replay_live_or_fail(
-    path: Path, target: "Target", ignore: Sequence[str], *, allow_damaged: bool = False
-) -> "InputsReport":
-    __tracebackhide__ = True
-    from mcp_trio.recording import replay_live
-
-    work = partial(replay_live, path, target, ignore=ignore, allow_damaged=allow_damaged)
-    report = _or_fail(lambda: _outside_trio(work))
-    if not report.is_same:
-        raise AssertionError(str(report))
-    return report
 
 
 def _or_fail(work: Callable[[], Result]) -> Result:
