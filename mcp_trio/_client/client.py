@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import (
@@ -647,29 +647,17 @@ class Client:
         return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """Return all resources, from at most `limits.requests.pages_max` pages.
-
-        Args:
-            **options: Timeouts for each page; see `request`.
-        """
+        """Return all resources; limits and options are those of `list_tools`."""
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """Return all resource templates, from at most `limits.requests.pages_max` pages.
-
-        Args:
-            **options: Timeouts for each page; see `request`.
-        """
+        """Return all resource templates; limits and options are those of `list_tools`."""
         return await self._list("resources/templates/list", "resource_templates", options)
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """Return all prompts, from at most `limits.requests.pages_max` pages.
-
-        Args:
-            **options: Timeouts for each page; see `request`.
-        """
+        """Return all prompts; limits and options are those of `list_tools`."""
         return await self._list("prompts/list", "prompts", options)
 
     @overload
@@ -1087,14 +1075,10 @@ class Client:
             raise
         return session_task
 
-    @contextmanager
-    def _paused_timeouts(self) -> Generator[None]:
+    def _paused_timeouts(self) -> AbstractContextManager[None]:
         """Let no request time out within the block, while the user logs in."""
-        if self._session_task is None:
-            yield
-            return
-        with self._session_task.session.calls.paused_timeouts():
-            yield
+        task = self._session_task
+        return nullcontext() if task is None else task.session.calls.paused_timeouts()
 
     async def _new_session(self, channel: Channel) -> Session:
         """Return a session that owns `channel`, and that is recorded if `record` is set."""

@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
+from http import HTTPStatus
 from typing import (
     TYPE_CHECKING,
     Final,
@@ -406,8 +407,6 @@ class SessionTask:
 # not answer may only have been slow: if it then rejects the handshake as a stateless server does,
 # or its response has arrived by then, it is asked once more. The result holds for the session.
 
-_COMPLETE: Final = (None, "complete")
-
 # The response to `server/discover`, or the error in its place.
 _ProbeOutcome: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProtocolError
 
@@ -505,7 +504,7 @@ async def _probe(session: Session) -> _ProbeOutcome:
         result = await session.discover(seconds)
     except (RequestError, RequestTimeout, RemoteProtocolError) as error:
         return error
-    if result.result_type not in _COMPLETE:
+    if result.result_type not in (None, "complete"):
         return RemoteProtocolError(f"{DISCOVER}: unknown resultType {result.result_type!r}")
     return result
 
@@ -522,8 +521,6 @@ def _supported(reply: _ProbeOutcome) -> Sequence[str] | None:
 ServerKind: TypeAlias = Literal["stateless", "legacy", "HTTP+SSE"]
 """A server without a handshake, with one, or with one over the transport of 2024-11-05."""
 
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -605,4 +602,5 @@ def may_be_of_another_kind(error: MCPError) -> bool:
     if not isinstance(error, ConnectionLost):
         return isinstance(error, RequestError | RemoteProtocolError)
     status = error.http_status or 0
-    return status // 100 == 4 and status not in (_UNAUTHORIZED, _FORBIDDEN)  # noqa: PLR2004
+    credentials = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    return status // 100 == 4 and status not in credentials  # noqa: PLR2004

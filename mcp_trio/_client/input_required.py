@@ -114,8 +114,18 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         limiter = trio.CapacityLimiter(max(self.limits.requests.in_flight_max, 1))
 
         async def answer(key: str) -> msgspec.Struct:
+            method, params = checked[key]
             async with limiter:
-                return await self._answer(*checked[key])
+                try:
+                    return await self.answer(method, params)
+                except UserRejected:
+                    raise
+                except RequestError as error:
+                    # The client itself has raised this: it must not look like the server's error.
+                    raise RemoteProtocolError(
+                        f"{self.method}: the server requests {method}, which cannot be answered:"
+                        f" {error.message}"
+                    ) from error
 
         note = "this was the input request {!r}"
         answers = await call_concurrently(checked, answer, note=note)
@@ -126,18 +136,6 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _violation(self, request: InputRequest, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(f"{self.method}: the server requests {request.method}, {reason}")
-
-    async def _answer(self, method: str, params: Any) -> msgspec.Struct:
-        try:
-            return await self.answer(method, params)
-        except UserRejected:
-            raise
-        except RequestError as error:
-            # The client itself has raised this; a RequestError would look like the server's.
-            raise RemoteProtocolError(
-                f"{self.method}: the server requests {method}, which cannot be answered:"
-                f" {error.message}"
-            ) from error
 
 
 def retry_params(
