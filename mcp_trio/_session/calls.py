@@ -342,13 +342,13 @@ class OutgoingCalls:
 
     # The dispatcher's side.
 
-    def finish(self, event: ResponseReceived) -> None:
-        """End an open request with its response."""
-        self._open.pop(event.request.id).finish(event)
-
-    def fail(self, event: ResponseUnreadable) -> None:
-        """End an open request whose response cannot be decoded."""
-        self._open.pop(event.request.id).fail(event.error)
+    def finish(self, event: ResponseReceived | ResponseUnreadable) -> None:
+        """End an open request with its response, or with the error that it cannot be decoded."""
+        call = self._open.pop(event.request.id)
+        if isinstance(event, ResponseReceived):
+            call.finish(event)
+        else:
+            call.fail(event.error)
 
     def fail_lost(self, lost: Lost) -> None:
         """End a request without a response; count it if its caller no longer waits."""
@@ -359,12 +359,13 @@ class OutgoingCalls:
             self.connection.outgoing.abandon(call.request)
             call.fail(lost.error)
 
-    def queue_progress(self, event: ProgressReceived) -> bool:
-        """Queue progress of an open request; return False if an older one was dropped for it."""
+    def queue_progress(self, event: ProgressReceived) -> None:
+        """Queue progress of an open request; count an older one that is dropped for it."""
         call = self._open[event.request.id]
         event.request.budget.last_activity = trio.current_time()
         self._set_deadline(call)
-        return call.queue_progress(event.params)
+        if not call.queue_progress(event.params):
+            self.connection.counts["progress dropped"] += 1
 
     def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""

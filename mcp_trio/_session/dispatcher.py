@@ -418,8 +418,9 @@ class Dispatcher:
     # Requests of stateless clients that are answered with questions, and their retries.
 
     async def _ask(self, handling: Handling, questions: Sequence[Question]) -> list[Any]:
-        rounds = handling.rounds or self.suspended_handlers.add(Rounds(handling, self))
-        return await rounds.ask(questions)
+        if handling.rounds is None:
+            handling.rounds = Rounds(handling, self)
+        return await handling.rounds.ask(questions)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
         """Send the questions as the response, and free the place of the suspended handler."""
@@ -489,7 +490,7 @@ class Dispatcher:
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
         self._answer_duplicates(rounds, reply)
-        self.suspended_handlers.remove(rounds)
+        self.suspended_handlers.update(rounds)
         self._request_ended.wake()
 
     def _answer_duplicates(self, rounds: Rounds, reply: bytes | None) -> None:
@@ -505,10 +506,6 @@ class Dispatcher:
             self._finish_request(request, response, None)
 
     # The end.
-
-    def cancel_suspended(self) -> None:
-        """Cancel the suspended handlers, and accept no more retries."""
-        self.suspended_handlers.close()
 
     async def subscriptions_done(self) -> None:
         """Wait until the requests that stay open until the session closes have ended."""
@@ -548,14 +545,12 @@ class Dispatcher:
             self.notifications.put(event, number)
 
     def _queue_progress(self, event: ProgressReceived, _number: int | str) -> None:
-        if not self.calls.queue_progress(event):
-            self.session.connection.counts["progress dropped"] += 1
+        self.calls.queue_progress(event)
 
-    def _finish_call(self, event: ResponseReceived, _number: int | str) -> None:
+    def _finish_call(
+        self, event: ResponseReceived | ResponseUnreadable, _number: int | str
+    ) -> None:
         self.calls.finish(event)
-
-    def _fail_call(self, event: ResponseUnreadable, _number: int | str) -> None:
-        self.calls.fail(event)
 
     def _respond(self, event: ImmediateResponse, number: int | str) -> None:
         observers = self.session.observers
@@ -585,7 +580,7 @@ class Dispatcher:
         RequestCancelled: _cancel,
         ProgressReceived: _queue_progress,
         ResponseReceived: _finish_call,
-        ResponseUnreadable: _fail_call,
+        ResponseUnreadable: _finish_call,
         ImmediateResponse: _respond,
         Ignored: _ignore,
     }

@@ -27,9 +27,6 @@ STATE_USED: Final = "ctx.state"
 _NULL: Final = msgspec.Raw(b"null")
 _DIGEST_BYTES: Final = 8
 
-# The keys of questions: q1, q2, and so on.
-_QUESTION: Final = "q{}"
-
 
 class OperationId(msgspec.Struct, frozen=True, array_like=True):
     """The identity of an operation: its lane, ordinal and name, and a digest of its arguments."""
@@ -202,7 +199,7 @@ class HandlerJournal:
         """Add questions to the round, which ends when all tasks have had a chance to ask."""
         for operation_id, question in questions.items():
             self.asked += 1
-            self.questions[_QUESTION.format(self.asked)] = (operation_id, question)
+            self.questions[f"q{self.asked}"] = (operation_id, question)
         self.has_asked.set()
 
     def withdraw(self, ids: Iterable[OperationId]) -> None:

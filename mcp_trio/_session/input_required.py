@@ -759,8 +759,6 @@ class SuspendedHandlers:
 
     limits: Limits
     is_closed: bool = attrs.field(default=False, init=False)
-    # Those of all handlers that have asked and have not finished.
-    _rounds: set[Rounds] = attrs.field(factory=set[Rounds], init=False)
     # The handlers that wait, or will soon, each with the client in whose share it takes a place.
     _waiting: dict[Rounds, str | int] = attrs.field(factory=dict[Rounds, str | int], init=False)
     _places: Shares = attrs.field(init=False)
@@ -779,7 +777,7 @@ class SuspendedHandlers:
     @property
     def is_empty(self) -> bool:
         """True if no handler is suspended and no reply is kept."""
-        return not (self._rounds or self._indexed)
+        return not (self._waiting or self._indexed)
 
     def close(self) -> None:
         """Accept no more retries: cancel the suspended handlers and drop the kept replies."""
@@ -790,17 +788,6 @@ class SuspendedHandlers:
         for rounds in self._waiting:
             if rounds.stage is Stage.SUSPENDED:
                 rounds.cancel_handler()
-
-    def add(self, rounds: Rounds) -> Rounds:
-        """Add the rounds of a handler that is about to ask for the first time."""
-        rounds.handling.rounds = rounds
-        self._rounds.add(rounds)
-        return rounds
-
-    def remove(self, rounds: Rounds) -> None:
-        """Remove the rounds of a handler that has finished."""
-        self._rounds.remove(rounds)
-        self.update(rounds)
 
     def rejection(self, rounds: Rounds) -> str | None:
         """Return the reason why a handler cannot ask, with the limit; None if it can ask."""

@@ -359,10 +359,6 @@ def _object_of(form: Sequence[Any]) -> Any:
     return made
 
 
-def _enum_member_of(form: Sequence[str]) -> Any:
-    return _wanted_class(form[0])[form[1]]
-
-
 def _wanted_class(name: str) -> Any:
     found = found_class(name, _has_fields)
     if found is None:
@@ -370,4 +366,7 @@ def _wanted_class(name: str) -> Any:
     return found
 
 
-_OBJECT_READERS: Final[Mapping[str, FormReader]] = {"$enum": _enum_member_of, "$object": _object_of}
+_OBJECT_READERS: Final[Mapping[str, FormReader]] = {
+    "$enum": lambda form: _wanted_class(form[0])[form[1]],
+    "$object": _object_of,
+}

@@ -223,7 +223,7 @@ class Session:
             return
         self.cause = cause
         self.sequencer.shut(cause)
-        self._dispatcher.cancel_suspended()
+        self._dispatcher.suspended_handlers.close()
         if cause == "lost":
             self.send_queue.lose()
         if self._reader is not None:
