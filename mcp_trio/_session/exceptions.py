@@ -7,6 +7,7 @@ package then see the exception itself.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Final, NoReturn, TypeVar, cast
 
@@ -96,12 +97,10 @@ def one_line_about(error: BaseException) -> str:
     notes: Sequence[str] = getattr(error, "__notes__", ())
     text = " ".join(" ".join([str(error), *notes]).split())
     place = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
+    for frame, line in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if owner_of(file) == "user":
-            place = f" ({Path(file).name}:{traceback.tb_lineno})"
-        traceback = traceback.tb_next
+            place = f" ({Path(file).name}:{line})"
     hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
     if found := re.match(_UNEXPECTED, text):
         hint = option_advice("Context", *found.groups())

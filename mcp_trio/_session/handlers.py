@@ -210,10 +210,7 @@ class Handling(msgspec.Struct, eq=False):
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Report progress, if the peer asked for it and the progress has grown.
-
-        Each call checks for cancellation, and every 64th is a full checkpoint. If this is
-        cancelled, nothing was sent.
+        """Report progress, as `notify` does, if the peer asked for it and the progress has grown.
 
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
@@ -398,11 +395,7 @@ class Handling(msgspec.Struct, eq=False):
             return self._unsendable("result", error)
 
     def _within_limit(self, response: bytes) -> bytes:
-        """Return an encoded response.
-
-        Raises:
-            Unencodable: It is too large: the peer would reject it, and not learn the outcome.
-        """
+        """Return an encoded response; raise `Unencodable` if the peer would reject it."""
         bytes_max = self.limits.messages.bytes_max
         if len(response) > bytes_max:
             raise Unencodable(f"{len(response)} bytes exceed limits.messages.bytes_max={bytes_max}")

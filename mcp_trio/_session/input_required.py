@@ -362,10 +362,9 @@ async def _ask_kept(
 
 # Suspended handlers -----------------------------------------------------------------------------
 #
-# A server sends no requests to a stateless client. The request of a handler that asks is therefore
-# answered with the questions, and the handler is *suspended* until the client retries the request
-# with its answers. The retry then becomes the handler's request. Notifications that the handler
-# sends in between wait for the retry.
+# The request of a handler that asks is answered with the questions, and the handler is *suspended*
+# until the client retries the request with its answers. The retry then becomes the handler's
+# request. Notifications that the handler sends in between wait for the retry.
 #
 # The rounds of each handler that asks have a background task of the session. It sends the
 # questions when all tasks that could run have had a chance to ask, so that questions asked together
@@ -421,10 +420,8 @@ class _OpenQuestion(msgspec.Struct, eq=False):
 class Rounds:
     """The rounds of one handler that asks a stateless client, from its first question on.
 
-    In each round the client receives questions, as the response to its request, and retries the
-    request with the answers. The handler's tasks call `ask`, the dispatcher passes each retry to
-    `read_answers` and `resume`, and the task of the rounds (`run`) sends the questions and
-    enforces the time limit.
+    The handler's tasks call `ask`, the dispatcher passes each retry to `read_answers` and `resume`,
+    and the task of the rounds (`run`) sends the questions and enforces the time limit.
 
     Attributes:
         handling: The handler and its current request.
@@ -556,7 +553,6 @@ class Rounds:
         return opened, len(reply)
 
     def _add_to_round(self, questions: Sequence[_OpenQuestion], size_bytes: int) -> None:
-        """Add questions to the next round."""
         if self.handling.is_cancelled:
             raise _cannot_be_asked()
         bytes_max = self.handling.session.connection.limits.messages.bytes_max

@@ -20,9 +20,9 @@ A handler may itself open a client or serve a session. The tasks of that inner s
 the handler, so they also act in the handler's lane. A lane therefore belongs to one sequencer and
 refers to the lane of the outer session in which it was created.
 
-Child tasks are found with Trio's public `task_spawned` hook. Trio removes an instrument that raises
-an exception, so this one does nothing that could raise. It replaces the coroutine of the new task,
-`Task.coro`, before the first step. The tests of child tasks fail without it.
+Child tasks are found with Trio's public `task_spawned` hook, which replaces the coroutine of the
+new task, `Task.coro`, before the first step. The tests of child tasks fail without it. Trio removes
+an instrument that raises an exception, so this one does nothing that could raise.
 """
 
 import logging

@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
@@ -289,11 +290,8 @@ def _log_once(error: BaseException, part: ErrorBody) -> None:
         return
     _logged.add(entry)
     location = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        location = f" at {Path(code.co_filename).name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
+    for frame, line in walk_tb(error.__traceback__):
+        location = f" at {Path(frame.f_code.co_filename).name}:{line}"
     logger.warning("an effect raised %s%s: a replay %s", part.type, location, part.lost)
 
 
