@@ -27,7 +27,7 @@ import trio
 from mcp_trio._journal.calls import ErrorKind, read_outcome, trace_id_of
 from mcp_trio._journal.conversation import members_of
 from mcp_trio._protocol.connection import ImmediateResponse
-from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.metadata import TRACE, Peer
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._session.lanes import without_lane
 from mcp_trio.errors import RequestError, RequestTimeout
@@ -372,14 +372,8 @@ def _text_of(error: BaseException) -> str:
         return ""
 
 
-class _TraceMembers(msgspec.Struct):
-    traceparent: Any = None
-    tracestate: Any = None
-    baggage: Any = None
-
-
 class _TracedParams(msgspec.Struct):
-    meta: _TraceMembers = msgspec.field(name="_meta", default_factory=_TraceMembers)
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict[str, Any])
 
 
 class _TracedMessage(msgspec.Struct):
@@ -411,10 +405,9 @@ class HttpObservation:
         try:
             meta = msgspec.json.decode(body, type=_TracedMessage).params.meta
         except ValueError:  # a batch, or no message
-            meta = _TraceMembers()
-        members = msgspec.structs.asdict(meta).items()
+            meta = {}
         try:
-            return read({name: value for name, value in members if isinstance(value, str)})
+            return read({name: meta[name] for name in TRACE if isinstance(meta.get(name), str)})
         except Exception:
             logger.exception("an observer failed")
             return _NO_TRACE
