@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from mcp_trio._server.signatures import Signature
 
+T = TypeVar("T")
 
 # Images and audio -------------------------------------------------------------------------------
 
@@ -224,6 +225,14 @@ class JsonWriter:
         return self.in_order(plain)
 
 
+def _find_by_class(table: Mapping[type, T], kind: type) -> T | None:
+    """Return the entry of a table for a class, or for its nearest base class."""
+    for base in kind.__mro__:
+        if base in table:
+            return table[base]
+    return None
+
+
 @functools.lru_cache
 def _ordering_of(kind: Any) -> Callable[[Any, JsonWriter], Any]:
     """Return the function that brings values of a class into the order of `JsonWriter.in_order`."""
@@ -239,10 +248,7 @@ def _ordering_of(kind: Any) -> Callable[[Any, JsonWriter], Any]:
         import dataclasses  # A server that has none starts without it.
 
         return functools.partial(_ordered_fields, [each.name for each in dataclasses.fields(kind)])
-    for base in kind.__mro__:
-        if base in _ORDERINGS:
-            return _ORDERINGS[base]
-    return lambda value, _writer: value
+    return _find_by_class(_ORDERINGS, kind) or (lambda value, _writer: value)
 
 
 def _ordered_set(values: Collection[Any], writer: JsonWriter) -> list[Any]:
@@ -297,16 +303,6 @@ _BYTES_TYPE: Final = "application/octet-stream"
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 _ROLES: Final = frozenset(get_args(Role))
-
-T = TypeVar("T")
-
-
-def _find_by_class(table: Mapping[type, T], value: Any) -> T | None:
-    """Return the entry of a table for the value's class, or for its nearest base class."""
-    for kind in type(value).__mro__:
-        if kind in table:
-            return table[kind]
-    return None
 
 
 def _base64(data: bytes | bytearray | memoryview) -> str:
@@ -420,7 +416,7 @@ def _contents(value: Any, writer: JsonWriter) -> list[Content]:
     items = _items(value)
     if any(isinstance(item, _CONTENT_TYPES) for item in items):
         return [content for item in items for content in _contents(item, writer)]
-    convert = _find_by_class(_CONTENTS, value)
+    convert = _find_by_class(_CONTENTS, value.__class__)
     return [TextContent(text=writer.encode(value).decode())] if convert is None else convert(value)
 
 
@@ -571,7 +567,7 @@ def resource_result(
     items = _items(value)
     if items and all(isinstance(item, ResourceContents) for item in items):
         return ReadResourceResult(contents=items)
-    convert = _find_by_class(_RESOURCES, value)
+    convert = _find_by_class(_RESOURCES, value.__class__)
     if convert is None:
         convert, value = _text_resource, writer.encode(value).decode()
         mime_type = mime_type or "application/json"
@@ -653,10 +649,8 @@ def _prompt_message(value: Any) -> PromptMessage:
             ) from error
     role: Role
     role, content = value if _is_pair(value) else ("user", value)
-    convert = (
-        _find_by_class(_CONTENTS, content) if isinstance(content, (str, *_CONTENT_TYPES)) else None
-    )
-    if convert is None:
+    convert = _find_by_class(_CONTENTS, content.__class__)
+    if convert is None or not isinstance(content, (str, *_CONTENT_TYPES)):
         raise TypeError(
             f"a prompt returns text, messages or pairs of {' or '.join(sorted(_ROLES))} and text, "
             f"but this one returned a {type(content).__name__}"
