@@ -7,7 +7,6 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from functools import partial
-from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -76,7 +75,6 @@ from mcp_trio._client.results import (
     error_text,
     is_internal_error,
     is_resource_not_found,
-    read_pages,
     reference,
 )
 from mcp_trio._client.subscriptions import (
@@ -122,6 +120,7 @@ from mcp_trio.errors import (
     LocalProtocolError,
     MCPError,
     OutcomeUnknown,
+    RemoteProtocolError,
     RequestError,
     RequestTimeout,
     ResourceNotFound,
@@ -611,10 +610,7 @@ class Client:
         retries = RequestRetries(
             method=method,
             send=send,
-            answer=self._application.answer,
-            capabilities=self._application.capabilities(),
-            protocol_version=PROTOCOL_VERSIONS[self.protocol_version],
-            limits=self.limits,
+            application=self._application,
             total_seconds=total_seconds,
         )
         return await retries.run(params, result, taken_seconds=trio.current_time() - started)
@@ -1311,20 +1307,33 @@ class Client:
         return await session.request(method, params, **options)
 
     async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
-        read = partial(
-            read_pages,
-            partial(self.request, **options),
-            method,
-            attrgetter(member),
-            pages_max=self.limits.requests.pages_max,
-        )
         try:
-            return await read()
+            return await self._read_pages(method, member, options)
         except RequestError as error:
             # The cursor of a cached page may have expired: read the list again from the server.
             if error.code != INVALID_PARAMS or not self._cache.forget(method):
                 raise
-        return await read()
+        return await self._read_pages(method, member, options)
+
+    async def _read_pages(self, method: str, member: str, options: CallOptions) -> list[Any]:
+        """Return the items of all pages of a list, in order."""
+        items: list[Any] = []
+        cursors: set[types.Cursor | None] = set()
+        cursor: types.Cursor | None = None
+        pages_max = self.limits.requests.pages_max
+        while len(cursors) < pages_max:
+            page = await self.request(method, types.PaginatedParams(cursor=cursor), **options)
+            items += getattr(page, member)
+            cursors.add(cursor)
+            cursor = page.next_cursor
+            # An empty cursor is a cursor: only a missing one ends the list.
+            if cursor is None:
+                return items
+            if cursor in cursors:
+                raise RemoteProtocolError(f"{method}: the server sent the cursor {cursor!r} twice")
+        raise RemoteProtocolError(
+            f"{method}: the list has more than {pages_max} pages (limits.requests.pages_max)"
+        )
 
 
 def _shortest_seconds(options: CallOptions) -> float | None:

@@ -18,7 +18,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
-import attrs
 import msgspec
 import trio
 
@@ -49,7 +48,6 @@ _CAPABILITIES: Final[dict[Callable[..., object], str]] = {
 }
 
 
-@attrs.define(init=False, eq=False, repr=False)
 class ClientGroup:
     """Clients of several servers: `async with ClientGroup({"weather": target, …}) as group:`.
 
@@ -72,14 +70,6 @@ class ClientGroup:
         ValueError: The name of a server is empty, or its prefix is the beginning of another one.
     """
 
-    servers: Mapping[str, Target]
-    separator: str
-    _options: GroupOptions
-    _clients: dict[str, Client]
-    _closing: set[Client]
-    _is_opened_once: bool
-    _is_open: bool
-
     def __init__(
         self,
         servers: Mapping[str, Target],
@@ -87,10 +77,11 @@ class ClientGroup:
         separator: str = "_",
         **options: Unpack[GroupOptions],
     ) -> None:
-        self.servers = dict(servers)
+        self.servers: Mapping[str, Target] = dict(servers)
         self.separator = separator
         self._options = options
-        self._clients, self._closing = {}, set()
+        self._clients: dict[str, Client] = {}
+        self._closing: set[Client] = set()
         self._is_opened_once = self._is_open = False
         names = list(servers)
         for position, name in enumerate(names):

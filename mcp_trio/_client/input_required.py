@@ -12,19 +12,16 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import trio
 
+from mcp_trio._client.callbacks import ClientApplication
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS, ParamsToSend, has_capability
-from mcp_trio._protocol.versions import ProtocolVersion
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
-from mcp_trio.limits import Limits
-from mcp_trio.types import ClientCapabilities, InputRequest, InputRequiredResult
+from mcp_trio.types import InputRequest, InputRequiredResult
 
 Send: TypeAlias = Callable[[ParamsToSend | None, float | None], Awaitable[Any]]
 """Send the request with these params and this total timeout in seconds; each time with a new id."""
-
-Answer: TypeAlias = Callable[[str, Any], Awaitable[msgspec.Struct]]
-"""Answer a method of the server with the client's callbacks."""
 
 _INPUT_METHODS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
@@ -34,10 +31,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     method: str
     send: Send
-    answer: Answer
-    capabilities: ClientCapabilities
-    protocol_version: ProtocolVersion
-    limits: Limits
+    application: ClientApplication
     total_seconds: float | None
 
     async def run(self, params: ParamsToSend | None, result: Any, *, taken_seconds: float) -> Any:
@@ -53,19 +47,19 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             RequestTimeout: The server took too long.
             Exception: A callback raised it.
         """
+        limits = self.application.client.limits.requests
         total_seconds, setting = self.total_seconds, "total_seconds"
         if total_seconds is None:
-            total_seconds = self.limits.requests.total_seconds
+            total_seconds = limits.total_seconds
             setting = "limits.requests.total_seconds"
         left_seconds = total_seconds - taken_seconds
-        pause_seconds = self.limits.requests.round_pause_seconds
-        rounds_max = self.limits.requests.rounds_max
+        pause_seconds = limits.round_pause_seconds
         rounds = 0
         while isinstance(result, InputRequiredResult):
-            if rounds >= rounds_max:
+            if rounds >= limits.rounds_max:
                 raise RemoteProtocolError(
-                    f"{self.method}: the server requires input in more than {rounds_max} rounds"
-                    " (limits.requests.rounds_max)"
+                    f"{self.method}: the server requires input in more than {limits.rounds_max}"
+                    " rounds (limits.requests.rounds_max)"
                 )
             if not result.input_requests and result.request_state is None:
                 raise RemoteProtocolError(
@@ -75,7 +69,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             rounds += 1
             if not result.input_requests:
                 await trio.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, self.limits.requests.round_pause_seconds_max)
+                pause_seconds = min(2 * pause_seconds, limits.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
             started = trio.current_time()
             try:
@@ -95,13 +89,16 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Answer all input requests concurrently; check all of them before asking the user."""
         if not requests:
             return None
+        client = self.application.client
+        capabilities = self.application.capabilities()
+        protocol_version = PROTOCOL_VERSIONS[client.protocol_version]
         checked: dict[str, tuple[str, Any]] = {}
         for key, request in requests.items():
             method = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
             if method is None:
                 raise self._violation(request, "which is not allowed as an input request")
             required = method.required_capability
-            if required is not None and not has_capability(self.capabilities, required.path):
+            if required is not None and not has_capability(capabilities, required.path):
                 raise self._violation(request, f"but the {required} was not announced")
             params = request.params
             raw = None if params is None else msgspec.Raw(msgspec.json.encode(params))
@@ -111,13 +108,13 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 raise self._violation(request, f"but its params are invalid: {error}") from error
         # The server chooses the number of input requests, so their callbacks have the limit of
         # handlers. With a limit of 0 they are answered one by one: the call waits for all of them.
-        limiter = trio.CapacityLimiter(max(self.limits.requests.in_flight_max, 1))
+        limiter = trio.CapacityLimiter(max(client.limits.requests.in_flight_max, 1))
 
         async def answer(key: str) -> msgspec.Struct:
             method, params = checked[key]
             async with limiter:
                 try:
-                    return await self.answer(method, params)
+                    return await self.application.answer(method, params)
                 except UserRejected:
                     raise
                 except RequestError as error:
@@ -130,7 +127,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         note = "this was the input request {!r}"
         answers = await call_concurrently(checked, answer, note=note)
         return {
-            key: msgspec.Raw(msgspec.json.encode(downgraded(answered, self.protocol_version)))
+            key: msgspec.Raw(msgspec.json.encode(downgraded(answered, protocol_version)))
             for key, answered in answers.items()
         }
 

@@ -1,8 +1,8 @@
-"""Results of calls: pages of lists, errors, structured results and their schemas."""
+"""Results of calls: errors, structured results and their schemas."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -18,7 +18,7 @@ from mcp_trio.errors import (
     SchemaError,
 )
 from mcp_trio.limits import Limits
-from mcp_trio.types import CallToolResult, Cursor, PaginatedParams, PaginatedResult, Tool
+from mcp_trio.types import CallToolResult, Tool
 
 logger = logging.getLogger("mcp_trio")
 
@@ -30,37 +30,6 @@ def reference(ref: types.Reference | str) -> types.Reference:
     if not isinstance(ref, str):
         return ref
     return types.ResourceReference(uri=ref) if "://" in ref else types.PromptReference(name=ref)
-
-
-Fetch: TypeAlias = Callable[[str, PaginatedParams], Awaitable[Any]]
-"""A function that requests one page of a list."""
-
-
-async def read_pages(
-    fetch: Fetch, method: str, items_of: Callable[[Any], list[Any]], *, pages_max: int
-) -> list[Any]:
-    """Return the items of all pages of a list, in order.
-
-    Raises:
-        RemoteProtocolError: The server sent a cursor twice, or the list has more than
-            `limits.requests.pages_max` pages.
-    """
-    items: list[Any] = []
-    cursors: set[Cursor | None] = set()
-    cursor: Cursor | None = None
-    while len(cursors) < pages_max:
-        page: PaginatedResult = await fetch(method, PaginatedParams(cursor=cursor))
-        items += items_of(page)
-        cursors.add(cursor)
-        cursor = page.next_cursor
-        # An empty cursor is a cursor: only a missing one ends the list.
-        if cursor is None:
-            return items
-        if cursor in cursors:
-            raise RemoteProtocolError(f"{method}: the server sent the cursor {cursor!r} twice")
-    raise RemoteProtocolError(
-        f"{method}: the list has more than {pages_max} pages (limits.requests.pages_max)"
-    )
 
 
 class _Elicitations(msgspec.Struct):
