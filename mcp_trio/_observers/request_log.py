@@ -235,22 +235,20 @@ class BoundedQueueHandler(QueueHandler):
         if self._records.qsize() >= self._records_max:
             self._dropped += 1
             return
-        if self._dropped:
-            self._records.put_nowait(self._dropped_record())
-            self._dropped = 0
+        self._queue_number_of_dropped()
         self._records.put_nowait(record)
 
     def close(self) -> None:
         """Queue a record about the last dropped records."""
-        if self._dropped:
-            self._records.put_nowait(self._dropped_record())
-            self._dropped = 0
+        self._queue_number_of_dropped()
         super().close()
 
-    def _dropped_record(self) -> logging.LogRecord:
-        message = f"{self._dropped} lines were dropped: the log file cannot keep up"
-        loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
-        return logging.makeLogRecord({**loss, "msg": message})
+    def _queue_number_of_dropped(self) -> None:
+        if self._dropped:
+            message = f"{self._dropped} lines were dropped: the log file cannot keep up"
+            loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+            self._records.put_nowait(logging.makeLogRecord({**loss, "msg": message}))
+            self._dropped = 0
 
 
 class _LogFile(RotatingFileHandler):
