@@ -108,14 +108,8 @@ _UNCOMPRESSED: Final = (b"accept-encoding", b"identity")
 _REPLACED_IN_RESPONSES: Final = frozenset({"content-length", "date"})
 
 
-def request_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a client's request to forward, without `Host` and `Content-Length`."""
-    forwarded = _forwarded(request.headers.items(), replaced=_REPLACED_IN_REQUESTS)
-    written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in forwarded]
-    return [*written, _UNCOMPRESSED]
-
-
 def _forwarded(headers: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
+    """Return the headers to forward: without hop-by-hop headers, and those that are replaced."""
     headers = list(headers)
     options = ",".join(value for name, value in headers if name == "connection")
     named = {name.strip(OUTER_SPACE).lower() for name in options.split(",")}
@@ -668,7 +662,9 @@ class HttpProxy:
             replaced = {name for name, _ in added}
             if self.token is not None:
                 replaced.add(b"authorization")
-            passed = [each for each in request_headers(request) if each[0] not in replaced]
+            forwarded = _forwarded(request.headers.items(), replaced=_REPLACED_IN_REQUESTS)
+            written = [(name.encode("ascii"), value.encode("latin-1")) for name, value in forwarded]
+            passed = [each for each in (*written, _UNCOMPRESSED) if each[0] not in replaced]
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
