@@ -611,6 +611,7 @@ class Client:
             method=method,
             send=send,
             application=self._application,
+            protocol_version=PROTOCOL_VERSIONS[self.protocol_version],
             total_seconds=total_seconds,
         )
         return await retries.run(params, result, taken_seconds=trio.current_time() - started)

@@ -15,7 +15,7 @@ import trio
 from mcp_trio._client.callbacks import ClientApplication
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS, ParamsToSend, has_capability
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
 from mcp_trio.types import InputRequest, InputRequiredResult
@@ -32,6 +32,8 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     method: str
     send: Send
     application: ClientApplication
+    # At the first result: later, another task may be connecting again.
+    protocol_version: ProtocolVersion
     total_seconds: float | None
 
     async def run(self, params: ParamsToSend | None, result: Any, *, taken_seconds: float) -> Any:
@@ -91,7 +93,6 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return None
         client = self.application.client
         capabilities = self.application.capabilities()
-        protocol_version = PROTOCOL_VERSIONS[client.protocol_version]
         checked: dict[str, tuple[str, Any]] = {}
         for key, request in requests.items():
             method = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
@@ -127,7 +128,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         note = "this was the input request {!r}"
         answers = await call_concurrently(checked, answer, note=note)
         return {
-            key: msgspec.Raw(msgspec.json.encode(downgraded(answered, protocol_version)))
+            key: msgspec.Raw(msgspec.json.encode(downgraded(answered, self.protocol_version)))
             for key, answered in answers.items()
         }
 
