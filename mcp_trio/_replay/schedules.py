@@ -749,6 +749,9 @@ class SweepSequencer(Sequencer):
                 await self.scheduler.wait_for_turn(lane.name, has_operation=True)
             await trio.lowlevel.checkpoint_if_cancelled()
 
+    async def turn_to_end(self) -> None:
+        """Return at once."""
+
     def withdraw(self, lane: Lane) -> None:
         self.scheduler.go_on(lane.name)
 
@@ -803,6 +806,15 @@ class SweepSequencer(Sequencer):
         nth = self._nth("state", lane, name)
         recorded = self.scheduler.trace.states.get(lane.name, ())
         return recorded[nth] if nth < len(recorded) else f"{SUSPENDED_PREFIX}{lane.name}-{nth}"
+
+    def shut(self, cause: str) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Do nothing."""
 
     # Effects and values.
 

@@ -278,6 +278,9 @@ class SessionReplay(Sequencer):
                 break
         return None
 
+    def flush(self) -> None:
+        """Do nothing: nothing is written."""
+
     def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  of `Sequencer`
         """Consume the record of the session's end, without waiting for its turn."""
         replayer = self.replayer
