@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
-from enum import Enum, auto
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -329,14 +328,6 @@ class RecordPolicy(RecordOptions):
         return self._durations.add(name, duration_ns)
 
 
-class Choice(Enum):
-    """The three ways to treat a session that begins: record, hold its records, or neither."""
-
-    KEEP = auto()
-    HOLD = auto()
-    SKIP = auto()
-
-
 @attrs.define(eq=False, repr=False)
 class PolicyRun:
     """The recordings of one policy, while a server or proxy runs.
@@ -390,18 +381,22 @@ class PolicyRun:
         if self.policy.encrypt:
             recording_keys()
 
-    def choose(self) -> Choice:
-        """Decide how a session that begins is recorded, and count it."""
+    def choose(self) -> Counter[str] | None:
+        """Decide how a session that begins is recorded, and count it.
+
+        The result has the reasons to keep it; without any, its records are held. None: it is not
+        recorded.
+        """
         self.policy.status.sessions += 1
         if self.is_paused:
             self.policy.status.unrecorded += 1
-            return Choice.SKIP
+            return None
         if self.policy.chance() < self.policy.rate:
-            return Choice.KEEP
+            return Counter([RATE_REASON])
         if self.policy.may_keep:
-            return Choice.HOLD
+            return Counter()
         self.policy.status.forgotten += 1
-        return Choice.SKIP
+        return None
 
     def new_choice_timer(self) -> Callable[[], bool]:
         """Return a function that returns True when a choice that is made now should be repeated.
@@ -413,14 +408,11 @@ class PolicyRun:
 
     def begin_session(self, opening: Opening) -> Recorder | None:
         """Return the recorder of a session that begins; None if it is not recorded."""
-        choice = self.choose()
-        if choice is Choice.SKIP:
-            return None
-        return self.begin(opening, choice)
+        reasons = self.choose()
+        return None if reasons is None else self.begin(opening, reasons)
 
-    def begin(self, opening: Opening, choice: Choice) -> Recorder:
-        """Return the recorder of a session that begins, and is recorded or held."""
-        reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
+    def begin(self, opening: Opening, reasons: Counter[str]) -> Recorder:
+        """Return the recorder of a session that begins, for the `reasons` of `choose`."""
         start = partial(open_recorder, now=self.policy.now, **opening)
         make = partial(PolicyRecorder, self, reasons)
         try:
@@ -434,8 +426,8 @@ class PolicyRun:
 
     def sole_recording(self) -> SoleSessionRecording | None:
         """Return the recording of a session and of its lifespan; None if it is not recorded."""
-        choice = self.choose()
-        return None if choice is Choice.SKIP else _SoleSession(self, choice)
+        reasons = self.choose()
+        return None if reasons is None else _SoleSession(self, reasons)
 
     def reasons_at_call(self, call: Call) -> list[str]:
         """Return the reasons to keep a session in a call that has just ended."""
@@ -464,12 +456,12 @@ class PolicyRun:
 class _SoleSession(SoleSessionRecording):
     """The recording under a policy of one session and of its lifespan."""
 
-    def __init__(self, run: PolicyRun, choice: Choice) -> None:
+    def __init__(self, run: PolicyRun, reasons: Counter[str]) -> None:
         super().__init__(run.policy)
-        self._run, self._choice = run, choice
+        self._run, self._reasons = run, reasons
 
     def _open_recorder(self, opening: Opening) -> Recorder:
-        return self._run.begin(opening, self._choice)
+        return self._run.begin(opening, self._reasons)
 
 
 class _NullSink:
