@@ -213,14 +213,7 @@ class RedisInstances:
     @asynccontextmanager
     async def joined(self, handler: InstanceHandler) -> AsyncGenerator["RedisInstance"]:
         """Join the other instances, as soon as Redis answers."""
-        instance = RedisInstance(
-            secrets.token_hex(_NAME_BYTES),
-            self.connection,
-            handler,
-            self.lease_seconds,
-            self.session_seconds,
-            self.unconfirmed_bytes_max,
-        )
+        instance = RedisInstance(secrets.token_hex(_NAME_BYTES), self.connection, handler, self)
         async with trio.open_nursery() as nursery:
             self.connection.call_when_available(instance.mark_stale)
             nursery.start_soon(instance.renew_lease)
@@ -257,9 +250,7 @@ class RedisInstance:
     name: str
     _connection: RedisConnection
     _handler: InstanceHandler
-    _lease_seconds: float
-    _session_seconds: float
-    _unconfirmed_bytes_max: int
+    _settings: RedisInstances
     _sessions: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
     # A link stays for as long as this process, in about 1 KiB: an instance that was only suspended
     # goes on with its numbers, and without them its messages would be dropped.
@@ -285,7 +276,7 @@ class RedisInstance:
         self._post_session(session_id, "", facts)
 
     def _post_session(self, session_id: str, owner: str, facts: SessionFacts) -> None:
-        args = (self.name, owner, _encode(facts), expiry_of(self._session_seconds))
+        args = (self.name, owner, _encode(facts), expiry_of(self._settings.session_seconds))
         on_result = partial(self._check_owner, session_id)
         self._post_script(_KEEP, [self._session_key(session_id)], args, on_result)
 
@@ -348,7 +339,7 @@ class RedisInstance:
         return [self._connection.key(kind, session_id) for kind in ("session", "calls")]
 
     def _call_args(self, call: str, number: int, entry: bytes) -> tuple[str | bytes | int, ...]:
-        return self.name, f"{call}:{number}", entry, expiry_of(self._session_seconds)
+        return self.name, f"{call}:{number}", entry, expiry_of(self._settings.session_seconds)
 
     def post_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
@@ -410,7 +401,10 @@ class RedisInstance:
 
     async def _set_lease(self, *, may_be_new: bool) -> bool:
         """Set the lease; return False if there is none to renew and it may not be a new one."""
-        key, milliseconds = self._lease_key(self.name), int(self._lease_seconds * _MILLISECONDS)
+        key, milliseconds = (
+            self._lease_key(self.name),
+            int(self._settings.lease_seconds * _MILLISECONDS),
+        )
         condition: Literal[PureToken.XX] | None = None if may_be_new else PureToken.XX
         return bool(
             await self._connection.call(
@@ -428,7 +422,7 @@ class RedisInstance:
                 await self._renew_once()
             except StoreUnavailableError as error:
                 logger.debug("the lease cannot be renewed: %s", error)
-            await trio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
+            await trio.sleep(self._settings.lease_seconds / _RENEWALS_PER_LEASE)
 
     async def _renew_once(self) -> None:
         if not await self._set_lease(may_be_new=self._is_stale):
@@ -446,19 +440,19 @@ class RedisInstance:
         for kind in ("inbox", "taken"):
             self._post_inbox_expiry(self._connection.key(kind, self.name))
         if trio.current_time() >= self._next_session_renewal:
-            pause_seconds = self._session_seconds / _RENEWALS_PER_SESSION
+            pause_seconds = self._settings.session_seconds / _RENEWALS_PER_SESSION
             self._next_session_renewal = trio.current_time() + pause_seconds
             for session_id in self._sessions:
                 for kind in _SESSION_KEYS:
                     key = self._connection.key(kind, session_id)
-                    self._connection.post_expiry(key, self._session_seconds)
+                    self._connection.post_expiry(key, self._settings.session_seconds)
         for name, link in self._links.items():
             if link.received > link.confirmed:
                 self._post_message(name, link, 0, b"")
         await self._watch_peers()
 
     def _post_inbox_expiry(self, key: str) -> None:
-        self._connection.post_expiry(key, self._lease_seconds * _INBOX_LEASES)
+        self._connection.post_expiry(key, self._settings.lease_seconds * _INBOX_LEASES)
 
     async def _restore(self) -> None:
         """Write again what Redis may have lost; lose the sessions that others have taken."""
@@ -504,7 +498,7 @@ class RedisInstance:
         """Return whether an instance has no lease, now and after the time between two renewals."""
         if await self._has_lease(name):
             return False
-        await trio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
+        await trio.sleep(self._settings.lease_seconds / _RENEWALS_PER_LEASE)
         return not await self._has_lease(name)
 
     async def others(self) -> Sequence[str]:
@@ -531,10 +525,10 @@ class RedisInstance:
         belongs to a request that breaks off.
         """
         link = self._links.setdefault(to, _Link())
-        if link.unconfirmed_bytes + len(message) > self._unconfirmed_bytes_max:
+        if link.unconfirmed_bytes + len(message) > self._settings.unconfirmed_bytes_max:
             text = "instance %s is taken for lost: it has not confirmed %d bytes of messages"
             text += " (limits.http.unconfirmed_bytes_max=%d)"
-            sizes = (link.unconfirmed_bytes, self._unconfirmed_bytes_max)
+            sizes = (link.unconfirmed_bytes, self._settings.unconfirmed_bytes_max)
             logger.error(text, to, *sizes)
             self._lose(to, link)
             return
