@@ -287,41 +287,32 @@ def _id_and_method(record: Record) -> tuple[bytes, bytes]:
 
 
 def _by_lane(records: Iterable[Record]) -> _Keyed:
-    # JsonPath are the schedule, which is another one in each session.
-    keys = _RecordKeys()
-    return {keys.key(record): record for record in records if record.kind != "step"}
-
-
-class _RecordKeys:
-    """The keys by which records are paired, which are independent of numbers and ids.
-
-    Records are passed in their order, since a request is identified by how many requests with the
-    same lane and method came before.
-    """
-
-    def __init__(self) -> None:
-        self._occurrences: Counter[_Key] = Counter()
-        self._requests: dict[tuple[int, str, bytes], str] = {}
-        self._messages: dict[str, str] = {}
-
-    def key(self, record: Record) -> _Key:
-        """Return the key of the next record."""
+    """Return all records but steps, by keys that are independent of numbers and ids."""
+    keyed: _Keyed = {}
+    occurrences: Counter[_Key] = Counter()
+    # A request is identified by how many with the same lane and method came before.
+    requests: dict[tuple[int, str, bytes], str] = {}
+    messages: dict[str, str] = {}
+    for record in records:
+        if record.kind == "step":
+            continue  # Steps are the schedule, which is another one in each session.
         id_, method = _id_and_method(record)
-        asked = self._requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
+        asked = requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
         method_or_request = method.decode(errors="replace") or asked
         lane = record.lane and _LANE_NUMBER.sub(
-            lambda match: self._messages.get(match[0], match[0]), record.lane
+            lambda match: messages.get(match[0], match[0]), record.lane
         )
         if record.channel:
             lane = f"{record.channel} {lane}"
         key = (lane, record.ordinal, record.kind, method_or_request)
-        occurrence = self._occurrences[key]
-        self._occurrences[key] += 1
+        occurrence = occurrences[key]
+        occurrences[key] += 1
         if record.kind in _OPPOSITE:
-            self._messages[str(record.number)] = f"{method_or_request} {occurrence}"
+            messages[str(record.number)] = f"{method_or_request} {occurrence}"
         if id_ and method:
-            self._requests[record.channel, record.kind, id_] = f"{method_or_request} {occurrence}"
-        return *key, occurrence
+            requests[record.channel, record.kind, id_] = f"{method_or_request} {occurrence}"
+        keyed[*key, occurrence] = record
+    return keyed
 
 
 def _changes(a: Record, b: Record) -> list[Difference]:
