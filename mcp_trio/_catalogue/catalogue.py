@@ -436,7 +436,7 @@ class Catalogue:
                 self._database.execute("DELETE FROM recordings WHERE id = ?", (recording,))
 
     def _insert(self, indexed: "ReadRecording") -> None:
-        job, summary, database = indexed.job, indexed.summary or _EMPTY, self._database
+        job, summary, database = indexed.job, indexed.summary, self._database
         calls, opening = summary.calls, summary.opening
         started = indexed.changed_seconds or _unix_time(opening.started)
         values = {
@@ -759,13 +759,17 @@ class ReadJob(NamedTuple):
     arguments: bool
 
 
+# Stands for the summary of a file that is no recording.
+_EMPTY: Final = Summary(opening=OpenBody(transport="", role="", name="", version="", started=""))
+
+
 class ReadRecording(NamedTuple):
     """A recording that was read; `problem` says why it could not be."""
 
     job: ReadJob
-    summary: Summary | None
     is_open: bool
-    problem: str
+    summary: Summary = _EMPTY
+    problem: str = ""
     changed_seconds: float = 0.0  # the time of the last change, if the key is missing
 
 
@@ -773,9 +777,6 @@ class ReadRecording(NamedTuple):
 # time counts as one whose beginning is unknown.
 _EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC).timestamp()
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-
-# Stands for the summary of a file that is no recording.
-_EMPTY: Final = Summary(opening=OpenBody(transport="", role="", name="", version="", started=""))
 
 
 def read_job(job: ReadJob) -> ReadRecording:
@@ -791,10 +792,10 @@ def read_job(job: ReadJob) -> ReadRecording:
                 call.text = ""
     except KeyMissingError as error:  # It is tried again next time, perhaps with the key.
         seconds, job = job.changed / 1e9, job._replace(changed=_KEY_MISSING)
-        return ReadRecording(job, None, is_open, str(error), seconds)
+        return ReadRecording(job, is_open, _EMPTY, str(error), seconds)
     except RecordingError as error:
-        return ReadRecording(job, None, is_open, str(error))
-    return ReadRecording(job, summary, is_open, "")
+        return ReadRecording(job, is_open, problem=str(error))
+    return ReadRecording(job, is_open, summary)
 
 
 def is_being_written(name: str) -> bool:
