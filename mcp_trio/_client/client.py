@@ -644,17 +644,29 @@ class Client:
         return tools
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
-        """Return all resources; limits and options are those of `list_tools`."""
+        """Return all resources, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("resources/list", "resources", options)
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
-        """Return all resource templates; limits and options are those of `list_tools`."""
+        """Return all resource templates, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("resources/templates/list", "resource_templates", options)
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
-        """Return all prompts; limits and options are those of `list_tools`."""
+        """Return all prompts, from at most `limits.requests.pages_max` pages.
+
+        Args:
+            **options: Timeouts for each page; see `request`.
+        """
         return await self._list("prompts/list", "prompts", options)
 
     @overload
