@@ -113,6 +113,7 @@ from mcp_trio.errors import (
     LocalProtocolError,
     OutcomeUnknown,
     RemoteProtocolError,
+    Unencodable,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import RequestId
@@ -784,7 +785,8 @@ class Connection:
             LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now
                 or needs a capability that was not announced, or `_meta` has reserved keys. Nothing
                 was opened.
-            Unencodable: The params cannot be written as JSON. Nothing was opened.
+            Unencodable: The params cannot be written as JSON, or the message is too large. Nothing
+                was opened.
         """
         protocol_version = self._version_for(method)
         row, trigger = self._sendable(method, protocol_version, is_request=True)
@@ -799,7 +801,9 @@ class Connection:
         if wants_progress:
             params = with_meta(params, {PROGRESS_TOKEN: request_id})
         depth_max = self.limits.messages.json_depth_max
-        message = encode_request(request_id, method, params, json_depth_max=depth_max)
+        message = self.within_limit(
+            encode_request(request_id, method, params, json_depth_max=depth_max)
+        )
         self._move(self.our_role, trigger)
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
         request = OutgoingRequest(request_id, row, message, budget, wants_progress)
@@ -1014,7 +1018,7 @@ class Connection:
         Raises:
             LocalProtocolError: The method is unknown, is not sent by this role, is not allowed now,
                 needs a capability that was not announced, or is about a request.
-            Unencodable: The params cannot be written as JSON.
+            Unencodable: The params cannot be written as JSON, or the message is too large.
         """
         protocol_version = (
             self._version_for(method) if request is None else request.peer.protocol_version
@@ -1026,9 +1030,8 @@ class Connection:
         if trigger is _REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
-        message = encode_notification(
-            method, params, json_depth_max=self.limits.messages.json_depth_max
-        )
+        depth_max = self.limits.messages.json_depth_max
+        message = self.within_limit(encode_notification(method, params, json_depth_max=depth_max))
         self._move(self.our_role, trigger)
         return message
 
@@ -1049,13 +1052,27 @@ class Connection:
 
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
+            Unencodable: The text is too large.
         """
         params = request.report(progress, total, message)
         if params is None or not self._is_allowed(self.our_role, _REFERENCE):
             return None
         if message is None:
             return encode_plain_notification(PROGRESS, params)
-        return encode_notification(PROGRESS, downgraded(params, request.peer.protocol_version))
+        params = downgraded(params, request.peer.protocol_version)
+        return self.within_limit(encode_notification(PROGRESS, params))
+
+    def within_limit(self, message: bytes) -> bytes:
+        """Return an encoded message.
+
+        Raises:
+            Unencodable: It is larger than `limits.messages.bytes_max`: a peer with the same limit
+                would reject it, and could not tell which message it was.
+        """
+        bytes_max = self.limits.messages.bytes_max
+        if len(message) > bytes_max:
+            raise Unencodable(f"{len(message)} bytes exceed limits.messages.bytes_max={bytes_max}")
+        return message
 
     def subscription_end(self, request: IncomingRequest) -> bytes:
         """Return the encoded notification with which a server ends a client's subscription."""

@@ -389,17 +389,11 @@ class Handling(msgspec.Struct, eq=False):
         if isinstance(result, InputRequiredResult) and not self.request.may_want_input:
             reason = "this request cannot have an InputRequiredResult"
             return self._unsendable("result", reason)
+        connection = self.session.connection
         try:
-            return self._within_limit(self.session.connection.response(self.request, result))
+            return connection.within_limit(connection.response(self.request, result))
         except (Unencodable, LocalProtocolError) as error:
             return self._unsendable("result", error)
-
-    def _within_limit(self, response: bytes) -> bytes:
-        """Return an encoded response; raise `Unencodable` if the peer would reject it."""
-        bytes_max = self.limits.messages.bytes_max
-        if len(response) > bytes_max:
-            raise Unencodable(f"{len(response)} bytes exceed limits.messages.bytes_max={bytes_max}")
-        return response
 
     def _unsendable(self, kind: str, reason: object, code: int | None = None) -> bytes:
         """Return the response in place of one that cannot be sent: an error, if it has a `code`."""
@@ -417,7 +411,7 @@ class Handling(msgspec.Struct, eq=False):
         if self.lane is not None and self.session.sequencer.replays:
             self.lane.failure = one_line_about(error)
         try:
-            self.response = self._within_limit(self._error_response(error))
+            self.response = self.session.connection.within_limit(self._error_response(error))
         except Unencodable as reason:
             code = error.code if isinstance(error, RequestError) else None
             self.response = self._unsendable("error", reason, code)

@@ -27,7 +27,7 @@ from mcp_trio import (
 from mcp_trio import types as t
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, ResultTypeError, Unencodable
 from mcp_trio.hosts import ToolHints, display_name, tool_hints
-from mcp_trio.limits import RequestLimits
+from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import ALL, QUICK, connected, text, text_of_result
@@ -298,6 +298,13 @@ async def test_arguments_that_cannot_be_encoded_are_rejected_and_the_session_goe
     async with Client(bench) as client:
         with pytest.raises(Unencodable):
             await client.call_tool("hello", arguments)
+        assert text_of_result(await client.call_tool("hello")) == "hello"
+
+
+async def test_arguments_that_are_too_large_are_rejected_and_the_session_goes_on(bench):
+    async with Client(bench, limits=Limits(messages=MessageLimits(bytes_max=2000))) as client:
+        with pytest.raises(Unencodable, match=r"limits\.messages\.bytes_max=2000"):
+            await client.call_tool("hello", {"name": "x" * 2000})
         assert text_of_result(await client.call_tool("hello")) == "hello"
 
 

@@ -41,7 +41,12 @@ from mcp_trio._protocol.methods import (
     custom_method,
     has_capability,
 )
-from mcp_trio._protocol.requests import IncomingRequest, oversized_response_id, response_id_of
+from mcp_trio._protocol.requests import (
+    IncomingRequest,
+    IncomingState,
+    oversized_response_id,
+    response_id_of,
+)
 from mcp_trio._protocol.versions import NEWEST_LEGACY, PROTOCOL_VERSIONS, negotiated
 from mcp_trio.errors import (
     HEADER_MISMATCH,
@@ -852,6 +857,26 @@ def test_params_nested_too_deeply_are_not_sent(ready):
         )
 
 
+def test_messages_that_are_too_large_are_not_sent(ready):
+    limits = Limits(messages=MessageLimits(bytes_max=500))
+    reason, text = r"limits\.messages\.bytes_max=500", "x" * 500
+    client = ready(Role.CLIENT, limits=limits)
+    with pytest.raises(Unencodable, match=reason):
+        client.open_request("prompts/get", s.GetPromptParams(name=text), now=0.0)
+    assert not client.outgoing
+    server = ready(Role.SERVER, limits=limits)
+    with pytest.raises(Unencodable, match=reason):
+        server.notification(
+            "notifications/message", s.LoggingMessageParams(level="info", data=text)
+        )
+    request = IncomingRequest(
+        "q", METHODS["tools/list"], PaginatedParams(), progress_token=1, peer=server.peer
+    )
+    request.state = IncomingState.RUNNING
+    with pytest.raises(Unencodable, match=reason):
+        server.progress(request, 1, None, text)
+
+
 def test_the_data_of_an_error_may_be_nested_as_deeply_as_other_messages(ready):
     request = IncomingRequest("q", METHODS["tools/list"], PaginatedParams())
     data = msgspec.Raw(b"[" * 600 + b"]" * 600)  # deeper than the default limit
@@ -1329,7 +1354,7 @@ def test_a_batch_with_too_many_messages_is_rejected(connect):
 
 # Oversized and malformed responses, which end their requests.
 
-LIMITS = Limits(messages=MessageLimits(bytes_max=100))
+LIMITS = Limits(messages=MessageLimits(bytes_max=1000))
 
 
 def begin(text):
@@ -1396,7 +1421,7 @@ def test_an_oversized_response_ends_its_request_with_side_and_setting(ready, has
     assert type(event.error) is OutcomeUnknown
     assert str(event.error) == (
         "the server's response to tools/list:"
-        " at least 5000 bytes, over limits.messages.bytes_max=100 of this client"
+        " at least 5000 bytes, over limits.messages.bytes_max=1000 of this client"
     )
     assert event.counter == "unreadable answer"
     assert client.counts == {"unreadable answer": 1}
@@ -1475,7 +1500,7 @@ def test_a_question_of_the_server_ends_just_so(ready):
     event = server.receive(Oversized(size=5000, prefix=b'{"result":{"roots":["x'))
     assert event.request is request
     assert str(event.error).startswith("the client's response to roots/list: ")
-    assert str(event.error).endswith("limits.messages.bytes_max=100 of this server")
+    assert str(event.error).endswith("limits.messages.bytes_max=1000 of this server")
 
 
 # The empty dict that idle sessions share.
