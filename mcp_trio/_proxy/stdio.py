@@ -174,8 +174,8 @@ class StdioProxy:
 async def run_stdio_proxy(command: Sequence[str], record: RecordOptions | None) -> int:
     """Run `command` as the server for the host on stdin and stdout, and record both.
 
-    Owns the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` has a
-    new or empty file, or a folder, in which this session gets a file; None records nothing.
+    Owns the signals SIGINT, SIGTERM and SIGHUP, and descriptors 0 and 1. `record` has a new or
+    empty file, or a folder, in which this session gets a file; None records nothing.
 
     Returns:
         The exit status of the command; 128 plus the number of the signal that killed it.
