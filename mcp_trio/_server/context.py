@@ -1,7 +1,8 @@
 """`Context` and `ThreadContext`: the operations of a handler while its request runs.
 
 `Context` is for `async def` handlers. `ThreadContext` is for `def` handlers, which run in a thread
-that each call blocks until the event loop has performed the call.
+that each call blocks until the event loop has performed the call. It has the same operations,
+except `timeout`, `to_thread` and `http`.
 """
 
 import functools
@@ -11,18 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from random import Random
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    ParamSpec,
-    TypeVar,
-    Unpack,
-    cast,
-    get_args,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, get_args, overload
 
 import attrs
 import msgspec
@@ -324,18 +314,6 @@ class BaseContext(Opaque):
         return self._handling.request_state
 
     @property
-    def random(self) -> Random:
-        """A generator of random numbers, seeded by the recording; not for secrets.
-
-        Each task and thread has its own: read this property where the generator is used.
-        """
-        return randomness(self._handling)
-
-    def uuid4(self) -> uuid.UUID:
-        """Return a random UUID made with `random`; not for secrets."""
-        return uuid.UUID(int=self.random.getrandbits(_UUID_BITS), version=4)
-
-    @property
     def _peer(self) -> Peer:
         return self._handling.request.peer
 
@@ -377,6 +355,18 @@ class Context(BaseContext):
         """
         lane_of_caller(self._handling)  # This raises an error inside of an effect.
         return trio.fail_after(seconds)
+
+    @property
+    def random(self) -> Random:
+        """A generator of random numbers, seeded by the recording; not for secrets.
+
+        Each task has its own: read this property in the task that uses the generator.
+        """
+        return randomness(self._handling)
+
+    def uuid4(self) -> uuid.UUID:
+        """Return a random UUID made with `random`; not for secrets."""
+        return uuid.UUID(int=self.random.getrandbits(_UUID_BITS), version=4)
 
     # Effects.
 
@@ -743,22 +733,8 @@ class Context(BaseContext):
 def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
     """Return an `async def` function that calls a function, as `ThreadBridge.call` takes it."""
 
-    @functools.wraps(function)
     async def call(*args: P.args, **keywords: P.kwargs) -> Result:
         return function(*args, **keywords)
-
-    return call
-
-
-def _blocking(
-    method: Callable[Concatenate[Context, P], Awaitable[Result]],
-) -> "Callable[Concatenate[ThreadContext, P], Result]":
-    """Return a method that runs a method of `Context` in the event loop, and waits for it."""
-
-    @functools.wraps(method)
-    def call(self: "ThreadContext", /, *args: P.args, **keywords: P.kwargs) -> Result:
-        context, bridge = self._context, self._bridge  # pyright: ignore[reportPrivateUsage]
-        return bridge.call(functools.partial(method, context, *args, **keywords))
 
     return call
 
@@ -767,8 +743,7 @@ def _blocking(
 class ThreadContext(BaseContext):
     """The context of a `def` handler; each call blocks the thread.
 
-    It has the operations of `Context`, with the same arguments, results and errors, except
-    `timeout`, `to_thread` and `http`.
+    It has the operations of `Context`, except `timeout`, `to_thread` and `http`.
 
     A call that needs the event loop raises `RequestAbandoned` once the request is cancelled. A
     thread cannot be cancelled, so a long handler should check `is_cancelled` from time to time.
@@ -784,25 +759,30 @@ class ThreadContext(BaseContext):
     def _use_state(self, journal: HandlerJournal) -> None:
         self._bridge.call(_async(functools.partial(super()._use_state, journal)))
 
-    now = _blocking(_async(Context.now))
-    monotonic = _blocking(_async(Context.monotonic))
-    sleep = _blocking(Context.sleep)
-    patched = _blocking(_async(Context.patched))
-    keep = _blocking(_async(Context.keep))
-    elicit = _blocking(Context.elicit)
-    elicit_url = _blocking(Context.elicit_url)
-    elicitation_complete = _blocking(Context.elicitation_complete)
-    list_roots = _blocking(Context.list_roots)
-    ask_all = _blocking(Context.ask_all)
-    report_progress = _blocking(Context.report_progress)
-    log = _blocking(Context.log)
-    debug = _blocking(Context.debug)
-    info = _blocking(Context.info)
-    warning = _blocking(Context.warning)
-    error = _blocking(Context.error)
-    disable = _blocking(Context.disable)
-    enable = _blocking(Context.enable)
-    ping = _blocking(Context.ping)
+    # Time and randomness.
+
+    def now(self) -> datetime:
+        """Return the time of day, in UTC."""
+        return self._bridge.call(_async(self._context.now))
+
+    def monotonic(self) -> float:
+        """Return the seconds of a clock that never goes back; only differences are meaningful."""
+        return self._bridge.call(_async(self._context.monotonic))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; see `Context.sleep`."""
+        self._bridge.call(self._context.sleep, seconds)
+
+    @property
+    def random(self) -> Random:
+        """A generator of random numbers, seeded by the recording; not for secrets."""
+        return self._context.random
+
+    def uuid4(self) -> uuid.UUID:
+        """Return a random UUID made with `random`; not for secrets."""
+        return self._context.uuid4()
+
+    # Effects.
 
     @overload
     def effect(
@@ -828,6 +808,43 @@ class ThreadContext(BaseContext):
         """Return a lock for `with ctx.lock(name):`; see `Context.lock`."""
         return ThreadLock(self._handling, self._served.shared.locks, self._bridge, name)
 
+    def patched(self, name: str) -> bool:
+        """Return whether to run new code; False in replays of recordings made before the change."""
+        return self._bridge.call(_async(self._context.patched), name)
+
+    def keep(self, why: str) -> None:
+        """Let the server keep the recording of this session; see `Context.keep`."""
+        self._bridge.call(_async(self._context.keep), why)
+
+    # Asking the client.
+
+    @overload
+    def elicit(self, message: str) -> Answer[None]: ...
+
+    @overload
+    def elicit(self, message: str, kind: type[T]) -> Answer[T]: ...
+
+    @overload
+    def elicit(self, message: str, kind: Mapping[str, Any]) -> Answer[dict[str, Any]]: ...
+
+    @overload
+    def elicit(self, message: str, kind: object) -> Answer[Any]: ...
+
+    def elicit(self, message: str, kind: Any = None) -> Answer[Any]:
+        """Ask the user to fill in a form, and return the answer; see `Context.elicit`."""
+        return self._bridge.call(self._context.elicit, message, kind)
+
+    def elicit_url(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> Answer[None]:
+        """Ask the user to visit a URL; see `Context.elicit_url`."""
+        call = functools.partial(self._context.elicit_url, elicitation_id=elicitation_id)
+        return self._bridge.call(call, message, url)
+
+    def elicitation_complete(self, elicitation_id: str | None) -> None:
+        """Notify the client that a URL elicitation is complete; see the same in `Context`."""
+        self._bridge.call(self._context.elicitation_complete, elicitation_id)
+
     def sample(
         self, prompt: SamplingInput, **options: Unpack[SamplingOptions]
     ) -> types.CreateMessageResult:
@@ -837,10 +854,84 @@ class ThreadContext(BaseContext):
         """
         return self._bridge.call(functools.partial(self._context.sample, prompt, **options))
 
+    def list_roots(self) -> list[types.Root]:
+        """Ask the client for its roots; see `Context.list_roots`."""
+        return self._bridge.call(self._context.list_roots)
+
+    @overload
+    def ask_all(self, a: ClientQuestion[A], /) -> tuple[A]: ...
+
+    @overload
+    def ask_all(self, a: ClientQuestion[A], b: ClientQuestion[B], /) -> tuple[A, B]: ...
+
+    @overload
+    def ask_all(
+        self, a: ClientQuestion[A], b: ClientQuestion[B], c: ClientQuestion[C], /
+    ) -> tuple[A, B, C]: ...
+
+    @overload
+    def ask_all(
+        self,
+        a: ClientQuestion[A],
+        b: ClientQuestion[B],
+        c: ClientQuestion[C],
+        d: ClientQuestion[D],
+        /,
+    ) -> tuple[A, B, C, D]: ...
+
+    @overload
+    def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]: ...
+
+    def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]:
+        """Ask several questions at once, and return the answers; see `Context.ask_all`."""
+        return self._bridge.call(ask_client, self._handling, self._served, questions)
+
+    # Notifying the client.
+
     @property
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled, so that its result is not sent."""
         return self._bridge.is_abandoned
+
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Notify the client of the progress of this request; see `Context.report_progress`."""
+        self._bridge.call(self._context.report_progress, progress, total, message)
+
+    def log(self, level: types.LoggingLevel, data: Any, *, logger: str | None = None) -> None:
+        """Send a log message to the client, if `level` is at least `log_level`."""
+        self._bridge.call(functools.partial(self._context.log, level, data, logger=logger))
+
+    def debug(self, data: Any, *, logger: str | None = None) -> None:
+        """Log at level `debug`."""
+        self.log("debug", data, logger=logger)
+
+    def info(self, data: Any, *, logger: str | None = None) -> None:
+        """Log at level `info`."""
+        self.log("info", data, logger=logger)
+
+    def warning(self, data: Any, *, logger: str | None = None) -> None:
+        """Log at level `warning`."""
+        self.log("warning", data, logger=logger)
+
+    def error(self, data: Any, *, logger: str | None = None) -> None:
+        """Log at level `error`."""
+        self.log("error", data, logger=logger)
+
+    def disable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Hide tools, resources and prompts from this client; see `Context.disable`."""
+        call = functools.partial(self._context.disable, tags=tags, kinds=kinds)
+        self._bridge.call(call, *names)
+
+    def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Show hidden tools, resources and prompts to this client; see `Context.disable`."""
+        call = functools.partial(self._context.enable, tags=tags, kinds=kinds)
+        self._bridge.call(call, *names)
+
+    def ping(self) -> None:
+        """Wait until the client has answered a ping; see `Context.ping`."""
+        self._bridge.call(self._context.ping)
 
     def read_resource(self, uri: str) -> list[types.ResourceContents]:
         """Return the contents of a resource of this server; see `Context.read_resource`."""
