@@ -237,7 +237,7 @@ class Observation:
     def __init__(
         self, observers: "Observers", activity: Activity, clock: Callable[[], float]
     ) -> None:
-        self.activity = activity
+        self.activity: Activity = activity
         self._observers = observers
         self._clock = clock
         self._scopes: ExitStack | None = None
