@@ -63,7 +63,7 @@ _METHOD_BY_MEMBER: Final = {
 
 
 class StateUse(msgspec.Struct, frozen=True):
-    """Whether an earlier retry has used a state, and its result if the store has kept that."""
+    """The use of a state by an earlier retry, if any, and its result if the store has kept that."""
 
     before: bool = False
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
