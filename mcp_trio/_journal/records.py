@@ -547,9 +547,9 @@ _DECODE_TOLERANTLY: Final = msgspec.json.Decoder(_TolerantRecord).decode
 def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
     """Yield the records of a recording, each after the damage that was found in its line.
 
-    `lines` end in LF, except where the recording was cut. A record of an unknown kind, or with
-    unknown keys, follows a `Damage` that says so. Ignore records of unknown kinds; records with
-    unknown keys can be used.
+    Each line ends in LF, unless the recording was cut in it. A later version of the format may have
+    further kinds of records, and further keys: before such a record, this yields a `Damage` that
+    names it. A caller skips a record of an unknown kind, and may use one with unknown keys.
 
     Raises:
         RecordingError: The lines are no recording, or one of another format version.
