@@ -368,7 +368,7 @@ class RecordingLimits(_Options, frozen=True, kw_only=True):
     """Characters of all known secret values together."""
 
     secret_searches_max: int = 5_000_000
-    """Searches of one record for a known secret, in 256 characters each, about a microsecond."""
+    """Searches for secrets in one record; a microsecond for one secret and 256 characters."""
 
 
 class ShutdownLimits(_Options, frozen=True, kw_only=True):
