@@ -110,12 +110,28 @@ _PARAMETERS_MAX: Final = 50
 _FORM: Final = "application/x-www-form-urlencoded"
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
-# The HTTP status for some error codes of RFC 6749, section 5.2; 400 for all others.
-_STATUSES: Final = {"invalid_client": 401, "access_denied": 403, "temporarily_unavailable": 503}
+# The HTTP status for each error code: RFC 6749, sections 4.1.2.1 and 5.2, RFC 7591, section 3.2.2,
+# RFC 8707, section 2.
+_STATUSES: Final[Mapping[str, int]] = {
+    "invalid_request": 400,
+    "invalid_client": 401,
+    "invalid_grant": 400,
+    "unauthorized_client": 400,
+    "unsupported_grant_type": 400,
+    "unsupported_response_type": 400,
+    "invalid_scope": 400,
+    "invalid_target": 400,
+    "invalid_redirect_uri": 400,
+    "invalid_client_metadata": 400,
+    "access_denied": 403,
+    "temporarily_unavailable": 503,
+}
+# No user can correct the credentials of a client, so a page does not ask for them with status 401.
+_PAGE_STATUSES: Final = {**_STATUSES, "invalid_client": 400}
 
 
 class OAuthError(Exception):
-    """A request is answered with an error code of RFC 6749, RFC 7591 or RFC 8707."""
+    """A request is answered with an OAuth error; the code is one of `_STATUSES`."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)
@@ -397,7 +413,7 @@ def json_response(value: Any, *, status: int = HTTPStatus.OK) -> HttpResponse:
 def error_response(error: OAuthError, request: HttpRequest) -> HttpResponse:
     """Return the response of an endpoint for clients that reports an error (RFC 6749, 5.2)."""
     body = {"error": error.code, "error_description": error.description}
-    response = json_response(body, status=_STATUSES.get(error.code, 400))
+    response = json_response(body, status=_STATUSES[error.code])
     if error.code != "invalid_client" or "authorization" not in request.headers:
         return response
     challenge = ("WWW-Authenticate", 'Basic realm="token"')
@@ -614,9 +630,7 @@ class AuthorizationServer:
             return await endpoint(self, request, body)
         except OAuthError as error:
             if request.path in PAGES:
-                # No user can correct the credentials of a client, so a page has no status 401.
-                status = 400 if error.code == "invalid_client" else _STATUSES.get(error.code, 400)
-                return error_page(error.description, status=status)
+                return error_page(error.description, status=_PAGE_STATUSES[error.code])
             return error_response(error, request)
 
     def _seconds_to_wait(self, request: HttpRequest, body: bytes) -> float:
