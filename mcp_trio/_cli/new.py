@@ -17,7 +17,7 @@ import click
 from mcp_trio._version import __version__
 
 # The arguments of a first call, by template. A template is a folder of this name in `templates`.
-# Each also gets the files in `shared`, and its own file of the same name is appended to such a file.
+# Each also gets the files in `shared`; its own file of the same name is appended to a shared one.
 FIRST_CALLS: Final[Mapping[str, str]] = {
     "minimal": "greet name=Ada",
     "http": "add_note text=Hello",
