@@ -125,7 +125,10 @@ class Expression(msgspec.Struct, frozen=True):
         # the run, or the value has to give characters back to end where the text *last* occurs.
         run = "" if texts or operator.keeps_reserved else "++"
         character = f"(?:[^{re.escape(excluded)}]{run}|{_TRIPLET.pattern})"
-        group = f"((?:{texts}{character}){'*' if operator.keeps_reserved else '++'})"
+        # The group is atomic, and not possessive, because CPython before 3.11.5 gives up too early
+        # in a possessive group: https://github.com/python/cpython/issues/106052
+        repeated = f"(?:{texts}{character})"
+        group = f"({repeated}*)" if operator.keeps_reserved else f"((?>{repeated}+))"
         return f"(?:{re.escape(operator.first)}{group})?" if operator.first else group
 
     def read(self, text: str) -> dict[str, str] | None:
