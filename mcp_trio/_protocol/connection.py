@@ -60,12 +60,15 @@ from mcp_trio._protocol.metadata import (
     Capabilities,
     Metadata,
     Peer,
+    SessionCall,
     ToolCall,
     check_user_meta,
     client_metadata,
+    decode_session_call,
     decode_tool_call,
     metadata_in,
     metadata_of,
+    progress_token_in,
     progress_token_of,
     with_meta,
     with_result_metadata,
@@ -325,6 +328,11 @@ class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` tur
         self.data = data
 
 
+def _id_in_use(request_id: RequestId) -> _Rejected:
+    text = f"an unfinished request has the same id: {request_id!r}"
+    return _Rejected(INVALID_REQUEST, text, counter="duplicate id")
+
+
 def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
@@ -379,6 +387,9 @@ class Connection:
     # client. If the user has declared `tools/call` with other params, `methods` has another row.
     _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
+    # The method of the last request of the session that was allowed. Another one is allowed without
+    # a look at the tables, as long as state, peer and capabilities are the same.
+    _allowed_row: Method | None = attrs.field(default=None, init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     # The sender of the message that is being received, as in `PrincipalMessage`.
     _auth: AuthInfo | None = attrs.field(default=None, init=False)
@@ -417,23 +428,26 @@ class Connection:
 
     def receive(self, data: bytes | Oversized) -> Event:
         """Return the event for a received message; never raises."""
-        if type(data) is Oversized:
+        kind = type(data)
+        if kind is bytes:  # most messages, for which `isinstance` need not be called
+            self._auth, self._client_number = None, 0
+        elif isinstance(data, Oversized):
             return self._receive_oversized(data)
-        # Most messages are plain bytes, for which `isinstance` need not be called.
-        if type(data) is not bytes and isinstance(data, PrincipalMessage):
+        elif isinstance(data, PrincipalMessage):
             self._auth, self._client_number = data.auth, data.client_number
         else:
             self._auth, self._client_number = None, 0
-        message: ToolCall | Message | Batch
+        message: SessionCall | ToolCall | Message | Batch
         decodes_tool_calls = self.methods.get(CALL_TOOL) is self._call_row
-        if type(data) is DecodedMessage and (
-            decodes_tool_calls or type(data.message) is not ToolCall
-        ):
+        if kind is DecodedMessage and (decodes_tool_calls or type(data.message) is not ToolCall):
             message = data.message
-        elif decodes_tool_calls:
-            message = self._decoder.decode_by(decode_tool_call, data)
-        else:
+        elif not decodes_tool_calls:
             message = self._decoder.decode(data)
+        else:
+            decode_call = decode_tool_call if self.peer is None else decode_session_call
+            message = self._decoder.decode_by(decode_call, data)
+            if type(message) is SessionCall and message.params.meta and message.is_stateless:
+                message = self._decoder.decode_by(decode_tool_call, data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -523,41 +537,47 @@ class Connection:
 
     # Receiving requests.
 
-    def _receive_request(self, message: Request | ToolCall, size_bytes: int) -> Event:
+    def _receive_request(
+        self, message: SessionCall | ToolCall | Request, size_bytes: int
+    ) -> Event:
+        """Check a request, and add it to the open ones or answer it."""
         if self.our_role is _CLIENT and self._has_stateless_server():
             # Stateless servers send no requests, and clients send them no responses.
             text = f"a stateless server must not send requests, but sent {message.method}"
             return self._ignored("request of a server", text)
-        state = self.state
-        metadata = (
-            metadata_in(message.params.meta)
-            if isinstance(message, ToolCall)
-            else metadata_of(message.params)
-        )
+        kind, state, peer, metadata = type(message), self.state, self.peer, None
         try:
-            if metadata is not None:
-                protocol_version = PROTOCOL_VERSIONS.get(metadata.version)
-                if (
-                    protocol_version is None
-                    or protocol_version.has_handshake
-                    or protocol_version.name not in self.protocol_versions
-                ):
-                    raise self._unsupported(metadata.version)
-                peer = metadata.peer
-                if self._auth is not None:
-                    peer = msgspec.structs.replace(peer, auth=self._auth)
-                return self._accept(message, size_bytes, peer, metadata)
-            if not self._accepts_handshakes and message.method != INITIALIZE:
-                raise _metadata_missing()
-            peer = self.peer or msgspec.structs.replace(
-                UNKNOWN_PEER, protocol_version=self._version_for(INITIALIZE)
-            )
-            if self._auth is not peer.auth:  # each message may have a token of its own
-                peer = msgspec.structs.replace(peer, auth=self._auth)
-            return self._accept(message, size_bytes, peer, None)
+            if kind is not SessionCall:
+                metadata = (
+                    metadata_in(message.params.meta)
+                    if kind is ToolCall
+                    else metadata_of(message.params)
+                )
+            # Each message may have a token of its own.
+            if metadata is not None or peer is None or peer.auth is not self._auth:
+                peer = self._sender(message.method, metadata)
+            row = self.methods.get(message.method)
+            if row is not self._allowed_row or row is None or metadata is not None:
+                row = self._check_allowed(message, row, peer, metadata)
+            elif message.id in self.incoming:
+                raise _id_in_use(message.id)
+            if kind is SessionCall:
+                params = message.params
+                token = progress_token_in(params.meta) if params.meta else None
+            elif kind is ToolCall:
+                params, token = message.typed_params(metadata)
+            else:
+                params, token = self._typed_params(row, message.params, metadata)
+                if row.name in self._responders:
+                    reply = self._responders[row.name](self, message.id, params)
+                    reply.peer = None if metadata is None else peer
+                    reply.method, reply.params = row.name, params
+                    return reply
         except msgspec.MsgspecError as error:
             self.state = state
             reply = self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
+            reply.method = message.method
+            return reply
         except _Rejected as rejected:
             self.state = state
             reply = self._rejection(
@@ -567,8 +587,42 @@ class Connection:
                 counter=rejected.counter,
                 data=rejected.data,
             )
-        reply.method = message.method
-        return reply
+            reply.method = message.method
+            return reply
+        client_key = self._client_number if self._auth is None else self._auth.principal
+        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
+        if not self.incoming:
+            self.incoming = {}
+        self.incoming[message.id] = request
+        return RequestReceived(request)
+
+    def _sender(self, method: str, metadata: Metadata | None) -> Peer:
+        """Return the sender of a request, with its token.
+
+        `metadata` is that of a stateless request, and None for a request of the session.
+
+        Raises:
+            _Rejected: The metadata are missing, or have a protocol version that is not supported.
+            msgspec.MsgspecError: The metadata are invalid.
+        """
+        if metadata is not None:
+            protocol_version = PROTOCOL_VERSIONS.get(metadata.version)
+            if (
+                protocol_version is None
+                or protocol_version.has_handshake
+                or protocol_version.name not in self.protocol_versions
+            ):
+                raise self._unsupported(metadata.version)
+            peer = metadata.peer
+        elif not self._accepts_handshakes and method != INITIALIZE:
+            raise _metadata_missing()
+        else:
+            peer = self.peer or msgspec.structs.replace(
+                UNKNOWN_PEER, protocol_version=self._version_for(INITIALIZE)
+            )
+        if peer.auth is self._auth:
+            return peer
+        return msgspec.structs.replace(peer, auth=self._auth)
 
     def _unsupported(self, requested: str) -> _Rejected:
         supported = ", ".join(self.protocol_versions)
@@ -576,18 +630,18 @@ class Connection:
         data = {"supported": list(self.protocol_versions), "requested": requested}
         return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 
-    def _accept(
-        self, message: Request | ToolCall, size_bytes: int, peer: Peer, metadata: Metadata | None
-    ) -> Event:
-        """Check a request, and add it to the open ones or answer it.
-
-        `metadata` is that of a stateless request, and None for a request of the session.
+    def _check_allowed(
+        self,
+        message: SessionCall | ToolCall | Request,
+        row: Method | None,
+        peer: Peer,
+        metadata: Metadata | None,
+    ) -> Method:
+        """Check that a request is allowed now, change the state, and return its row.
 
         Raises:
             _Rejected: The request is not allowed.
-            msgspec.MsgspecError: Its params are invalid.
         """
-        row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
         if peer.protocol_version not in row.protocol_versions:
@@ -597,8 +651,7 @@ class Connection:
             text = f"method not found: {row.name} (not in {peer.protocol_version.name})"
             raise _Rejected(METHOD_NOT_FOUND, text)
         if message.id in self.incoming:
-            text = f"an unfinished request has the same id: {message.id!r}"
-            raise _Rejected(INVALID_REQUEST, text, counter="duplicate id")
+            raise _id_in_use(message.id)
         trigger = row.trigger if metadata is None else _STATELESS
         if trigger is _INITIALIZE and (self.incoming or self.outgoing):
             text = (
@@ -615,29 +668,28 @@ class Connection:
             if not has_capability(own, required.path):
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
-        if isinstance(message, ToolCall):
-            params, token = message.typed_params(metadata)
-        else:
-            raw, without_meta = message.params, None
-            if metadata is not None and raw is not None and not row.is_custom:
-                without_meta = metadata.params_without_meta(raw)
-            params = row.decode_params(raw if without_meta is None else without_meta)
-            if row.name in self._responders:
-                reply = self._responders[row.name](self, message.id, params)
-                reply.peer = None if metadata is None else peer
-                reply.method, reply.params = row.name, params
-                return reply
-            token = None
-            if metadata is not None and without_meta is not None:
-                token = metadata.progress_token
-            elif row.is_custom or params.meta:
-                token = progress_token_of(row, params, raw)
-        client_key = self._client_number if self._auth is None else self._auth.principal
-        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
-        if not self.incoming:
-            self.incoming = {}
-        self.incoming[message.id] = request
-        return RequestReceived(request)
+        if metadata is None and trigger is not _INITIALIZE:
+            self._allowed_row = row
+        return row
+
+    def _typed_params(
+        self, row: Method, raw: Raw | None, metadata: Metadata | None
+    ) -> tuple[Any, RequestId | None]:
+        """Return the typed params of a request, and its progress token.
+
+        Raises:
+            msgspec.MsgspecError: The params are invalid.
+        """
+        without_meta = None
+        if metadata is not None and raw is not None and not row.is_custom:
+            without_meta = metadata.params_without_meta(raw)
+        params = row.decode_params(raw if without_meta is None else without_meta)
+        if row.name in self._responders:
+            return params, None
+        if metadata is not None and without_meta is not None:
+            return params, metadata.progress_token
+        needs_token = row.is_custom or params.meta
+        return params, progress_token_of(row, params, raw) if needs_token else None
 
     def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> ImmediateResponse:
         return ImmediateResponse(encode_response(request_id, types.EmptyResult()), request_id)
@@ -968,6 +1020,7 @@ class Connection:
         auth: AuthInfo | None = None,
     ) -> None:
         """Set the peer for the rest of the session."""
+        self._allowed_row = None
         self.peer = Peer(
             protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
         )
@@ -1143,12 +1196,15 @@ class Connection:
 
     def _move(self, sender: Role, trigger: SessionTrigger) -> bool:
         """Change the state as the table says; return whether it has such a row."""
-        after = SESSION_TRANSITIONS[self.state].get((sender, trigger))
-        self.state = after or self.state
+        before = self.state
+        after = SESSION_TRANSITIONS[before].get((sender, trigger))
+        if after is not None and after is not before:
+            self.state, self._allowed_row = after, None
         return after is not None
 
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {
         Request: _receive_request,
+        SessionCall: _receive_request,
         ToolCall: _receive_request,
         Notification: _receive_notification,
         Response: _receive_response,

@@ -293,6 +293,8 @@ def progress_token_in(meta: Mapping[str, Any]) -> types.RequestId | None:
 # `decode_tool_call` decodes all three parts in one pass, which takes a third of the time. It
 # accepts only valid calls. Any other message is then decoded in three passes, which make the error
 # response. `with_decoded_params` does the same for a request whose envelope is decoded already.
+# After a handshake, `decode_session_call` makes the typed params in the same pass. The metadata of
+# a stateless call are decoded from raw JSON, because most calls of a client repeat the same bytes.
 
 
 class _CallParams(msgspec.Struct, rename="camel", gc=False):
@@ -303,6 +305,27 @@ class _CallParams(msgspec.Struct, rename="camel", gc=False):
     meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
     input_responses: dict[str, Raw] | None = None
     request_state: str | None = None
+
+
+# A `_meta` with one of these members makes a message stateless.
+_STATELESS_MEMBERS: Final = frozenset({PROTOCOL_VERSION, CLIENT_CAPABILITIES})
+
+
+class SessionCall(
+    msgspec.Struct, tag_field="method", tag=CALL_TOOL, forbid_unknown_fields=True, gc=False
+):
+    """A request that calls a tool, with typed params: most messages after a handshake."""
+
+    method: ClassVar[str] = CALL_TOOL
+
+    jsonrpc: Literal["2.0"]
+    id: int | str
+    params: types.CallToolParams
+
+    @property
+    def is_stateless(self) -> bool:
+        """True if the call has metadata, and has to be decoded as a `ToolCall`."""
+        return not _STATELESS_MEMBERS.isdisjoint(self.params.meta or ())
 
 
 class ToolCall(
@@ -348,6 +371,9 @@ class ToolCall(
 
 decode_tool_call: Final[Any] = msgspec.json.Decoder(ToolCall).decode
 """Decode a call of a tool; raises `msgspec.ValidationError` for any other message."""
+
+decode_session_call: Final[Any] = msgspec.json.Decoder(SessionCall).decode
+"""Decode a call of a tool with its params; raises `msgspec.ValidationError` for others."""
 
 _decode_meta: Final = msgspec.json.Decoder(types.EmptyParams).decode
 _decode_call_params: Final = msgspec.json.Decoder(_CallParams).decode

@@ -90,7 +90,7 @@ def _usual_trigger(row: "Method") -> SessionTrigger:
     return SessionTrigger.NOTIFICATION if row.result is None else SessionTrigger.REQUEST
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # with slots, cached properties make each access slower
 class Method:
     """A row of the table.
 

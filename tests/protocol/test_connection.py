@@ -936,10 +936,12 @@ def test_a_received_method_without_its_capability_is_rejected(
     receiver = ends[sender.our_role.peer]
     params = valid_params[row.name]
     if row.is_request:
-        leaving = [sender.open_request(row.name, params, now=0.0).message for _ in range(2)]
-        assert isinstance(receiver.receive(leaving[0]), RequestReceived)
-        receiver.our_capabilities = without(holder)
-        event = receiver.receive(leaving[1])
+        leaving = sender.open_request(row.name, params, now=0.0).message
+        assert isinstance(receiver.receive(leaving), RequestReceived)
+        lacking = connect(holder, our_capabilities=without(holder))
+        both = {holder: lacking, holder.peer: connect(holder.peer)}
+        shake_hands(both[Role.CLIENT], both[Role.SERVER])
+        event = lacking.receive(leaving)
         assert isinstance(event, ImmediateResponse)
         error = json.loads(event.message)["error"]
         assert error["code"] == METHOD_NOT_FOUND
