@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from inspect import isawaitable, signature
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 import attrs
@@ -34,6 +34,7 @@ from mcp_trio.types import (
     ElicitationCapability,
     ElicitParams,
     ElicitResult,
+    InputRequiredResult,
     ListRootsResult,
     LoggingMessageParams,
     ResourceUpdatedParams,
@@ -256,6 +257,13 @@ class ClientApplication:
         """Return the result of a request; the session rejects those that were not announced."""
         request = handling.request
         return await self.answer(request.method.name, request.params, handling.progress)
+
+    async def ask_in_session(
+        self, handling: Handling, required: InputRequiredResult
+    ) -> NoReturn:
+        """Raise an error: no callback may return an `InputRequiredResult`."""
+        name = handling.request.method.name
+        raise TypeError(f"{name} cannot ask the server by an InputRequiredResult")
 
     async def answer(
         self, method: str, params: Any, report: ReportProgress = _ignore_progress

@@ -47,7 +47,7 @@ from mcp_trio._jsonrpc.messages import (
     malformed,
     not_a_message,
 )
-from mcp_trio._protocol.compat import downgraded
+from mcp_trio._protocol.compat import CompatibleToolResult, downgraded
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import (
     COMPLETE,
@@ -1035,7 +1035,8 @@ class Connection:
             Unencodable: The result cannot be written as JSON, or is nested too deeply.
         """
         protocol_version = request.peer.protocol_version
-        result = downgraded(result, protocol_version)
+        if type(result) is not CompatibleToolResult:
+            result = downgraded(result, protocol_version)
         if protocol_version.is_stateless:
             result = with_result_metadata(result, request.method, self.result_metadata)
         return encode_response(

@@ -285,21 +285,28 @@ class ServedSession:
             return self.rounds.answer_round(handling, self)
         if self.may_move:
             return self._handle_and_keep_values(handling)
-        return self.handle_in_session(handling)
+        return self.run_with_middleware(handling)
 
     async def handle_in_session(self, handling: Handling) -> _Result:
-        """Return the result of a request of a legacy client, or of a method without rounds.
-
-        The questions of an `InputRequiredResult` are sent to the client at once.
-        """
+        """Return the result of a request of a legacy client, whose questions are sent at once."""
         result = await self.run_with_middleware(handling)
-        if not isinstance(result, types.InputRequiredResult):
-            return result
+        if isinstance(result, types.InputRequiredResult):
+            return await self.ask_in_session(handling, result)
+        return result
+
+    def ask_in_session(
+        self, handling: Handling, required: types.InputRequiredResult
+    ) -> Awaitable[_Result]:
+        """Send the questions of a handler, and return the result of its last round.
+
+        Raises:
+            TypeError: The method of the request has no such rounds.
+        """
         if not handling.request.has_rounds:
             raise TypeError(
                 f"{handling.request.method.name} cannot ask the client by an InputRequiredResult"
             )
-        return await self.rounds.ask_in_session(handling, self, result)
+        return self.rounds.ask_in_session(handling, self, required)
 
     async def _handle_and_keep_values(self, handling: Handling) -> _Result:
         """Return the result of a request, and store the values that other instances need."""
@@ -362,24 +369,36 @@ class ServedSession:
         request = MiddlewareRequest(method=method, params=params, context=context)
         return run_through(middleware, request, innermost)
 
-    async def _run_handler(self, handling: Handling, method: str, params: Any) -> _Result:
+    def _run_handler(self, handling: Handling, method: str, params: Any) -> Awaitable[_Result]:
         """Run the handler of a request.
 
         It runs again when it has raised `UrlElicitationRequired` and the user has agreed to visit
         the URLs.
         """
+        registered = self.registry.methods.get(method)
+        if registered is None and method == "tools/call":
+            return self.call_tool(handling, params)  # which runs the tool again by itself
+        return self._run_until_urls_visited(registered, handling, method, params)
+
+    async def _run_until_urls_visited(
+        self, registered: Registered | None, handling: Handling, method: str, params: Any
+    ) -> _Result:
         while True:
             try:
-                registered = self.registry.methods.get(method)
                 if registered is None:
                     return await _METHODS[method](self, handling, params)
                 value = await self._call(registered, handling, params)
                 return _converted(registered, method_result, value, self.shared.writer)
             except Exception as error:
-                required = sole_exception(error)
-                if not isinstance(required, UrlElicitationRequired):
+                if not await self._elicited_urls(handling, sole_exception(error)):
                     raise
-                await elicit_urls(handling, self, required)
+
+    async def _elicited_urls(self, handling: Handling, error: Exception) -> bool:
+        """Ask the user to visit the URLs that a handler needs; False if it raised another error."""
+        if not isinstance(error, UrlElicitationRequired):
+            return False
+        await elicit_urls(handling, self, error)
+        return True
 
     # Mounted servers.
 
@@ -636,53 +655,58 @@ class ServedSession:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Answer `tools/call`; a `ToolError` becomes a result with `isError`.
 
-        So do invalid arguments, depending on the protocol version. Other exceptions of the handler
+        So do invalid arguments, depending on the protocol version. The tool runs again when it has
+        raised `UrlElicitationRequired` and the user has agreed to visit the URLs. Other exceptions
         leave this method, and become such a result by `failure_result`.
         """
-        tool = self.registry.tools.get(params.name)
-        if tool is None or tool.origin is not None:
-            mounted: types.CallToolResult = await self._use_mounted(
-                "tools", tool, handling, "tools/call", params
-            )
-            return mounted
-        # Nearly all servers hide nothing, and need no call to know that.
-        hides = self.registry.visibility.decisions or self._visibility is not None
-        if hides and not self.is_visible(tool):
-            raise self._unknown("tools", params.name)
-        if tool.rule is not None:
-            await self._check_access(handling, tool.rule)
+        registry, shared = self.registry, self.shared
         protocol_version = handling.request.peer.protocol_version
-        raw = None if params.arguments is msgspec.UNSET else params.arguments
-        try:
-            arguments = tool.signature.decode(raw)
-        except ArgumentsError as error:
-            text = f"invalid arguments: {error}"
-            if protocol_version.argument_errors_are_results:
-                return tool_failure(text)
-            raise RequestError(INVALID_PARAMS, text) from error
-        try:
-            if tool.is_timed_or_transformed:
-                value = await self._call_timed_or_transformed(tool, handling, arguments)
-            else:
-                value = await self._call(tool, handling, arguments)
-            # Neither middleware nor an outer server can add content that the client's protocol
-            # version lacks.
-            is_final = self.outer is None and not self.shared.middleware
-            result_class = CompatibleToolResult if is_final else types.CallToolResult
-            return _converted(
-                tool,
-                tool_result,
-                value,
-                self.shared.writer,
-                protocol_version,
-                tool.output,
-                result_class,
-            )
-        except Exception as error:
-            failure = sole_exception(error)
-            if isinstance(failure, ToolError):
-                return tool_failure(str(failure))
-            raise
+        while True:
+            try:
+                tool = registry.tools.get(params.name)
+                if tool is None or tool.origin is not None:
+                    mounted: types.CallToolResult = await self._use_mounted(
+                        "tools", tool, handling, "tools/call", params
+                    )
+                    return mounted
+                # Nearly all servers hide nothing, and need no call to know that.
+                hides = self._visibility is not None or registry.visibility.decisions
+                if hides and not self.is_visible(tool):
+                    raise self._unknown("tools", params.name)
+                if tool.rule is not None:
+                    await self._check_access(handling, tool.rule)
+                raw = None if params.arguments is msgspec.UNSET else params.arguments
+                try:
+                    arguments = tool.signature.decode(raw)
+                except ArgumentsError as error:
+                    text = f"invalid arguments: {error}"
+                    if protocol_version.argument_errors_are_results:
+                        return tool_failure(text)
+                    raise RequestError(INVALID_PARAMS, text) from error
+                if tool.is_timed_or_transformed:
+                    value = await self._call_timed_or_transformed(tool, handling, arguments)
+                else:
+                    value = await self._call(tool, handling, arguments)
+                try:
+                    # Neither middleware nor an outer server can add content that the client's
+                    # protocol version lacks.
+                    is_final = self.outer is None and not shared.middleware
+                    return tool_result(
+                        value,
+                        shared.writer,
+                        protocol_version,
+                        tool.output,
+                        CompatibleToolResult if is_final else types.CallToolResult,
+                    )
+                except TypeError as error:
+                    _note_returned_by(tool, error)
+                    raise
+            except Exception as error:
+                failure = sole_exception(error)
+                if isinstance(failure, ToolError):
+                    return tool_failure(str(failure))
+                if not await self._elicited_urls(handling, failure):
+                    raise
 
     async def read_for_handler(self, handling: Handling, uri: str) -> types.ReadResourceResult:
         """Read a resource, which may be hidden from the client, as a part of another request."""
@@ -1058,12 +1082,17 @@ def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:
 
 
 def _converted(registered: Registered, convert: Callable[[*Values], T], *values: *Values) -> T:
-    """Return the converted value; an error gets a note, as its traceback shows no handler."""
+    """Return the converted value, or raise the error of the conversion with a note."""
     try:
         return convert(*values)
     except TypeError as error:
-        error.add_note(f"in the value that {registered.name!r} returned")
+        _note_returned_by(registered, error)
         raise
+
+
+def _note_returned_by(registered: Registered, error: TypeError) -> None:
+    """Note whose value could not be converted, as the traceback of the error shows no handler."""
+    error.add_note(f"in the value that {registered.name!r} returned")
 
 
 _METHODS: Final[dict[str, Callable[[ServedSession, Handling, Any], Awaitable[_Result]]]] = {

@@ -317,23 +317,24 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         validation_errors: A function that returns a short line for each validation error in the
             JSON text of a value; an empty list if the value is valid.
         valid_class: A class of which each instance is valid, if there is one.
+        is_of_objects: Whether each valid value is an object.
     """
 
     schema: dict[str, Any]
     validation_errors: Callable[[bytes], list[str]]
     valid_class: type | None = None
+    is_of_objects: bool = False
 
-    def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
-        """Return whether a version requires an object, but values may be something else."""
-        is_limited = protocol_version.structured_content == "object"
-        return is_limited and self.schema.get("type") != "object"
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "is_of_objects", self.schema.get("type") == "object")
 
     def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
         """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
 
-        Both official SDKs wrap such values in the same way.
+        Values are wrapped if the version requires objects, and they may be something else. Both
+        official SDKs wrap them in the same way.
         """
-        if not self.is_wrapped_for(protocol_version):
+        if self.is_of_objects or protocol_version.structured_content != "object":
             return self.schema
         own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
         shared = {key: it for key, it in self.schema.items() if key not in own}
@@ -355,10 +356,11 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         """
         if type(value) is not self.valid_class and (errors := self.validation_errors(encoded)):
             raise TypeError("it does not match the output schema: " + "; ".join(errors))
-        if protocol_version.structured_content == "none":
+        allowed = protocol_version.structured_content
+        if allowed == "none":
             return msgspec.UNSET
         raw = msgspec.Raw(encoded)
-        return {"result": raw} if self.is_wrapped_for(protocol_version) else raw
+        return raw if self.is_of_objects or allowed != "object" else {"result": raw}
 
 
 def tool_result(
@@ -381,22 +383,12 @@ def tool_result(
     Raises:
         TypeError: The value has no JSON form, or does not match the output schema.
     """
-    if isinstance(value, InputRequiredResult):
-        return value
-    if isinstance(value, CallToolResult):
-        # An error result needs no structured content, and the output schema does not apply to it.
-        checked_by = None if value.is_error else output
-        data = value.structured_content
-        if data is msgspec.UNSET:
-            if checked_by is None:
-                return value
-            raise TypeError("the tool has an output schema, but its result no structured content")
-        encoded = writer.encode(data)
-        structured: Any = msgspec.Raw(encoded)
-        if checked_by is not None:
-            structured = checked_by.structured(data, encoded, protocol_version)
-        content = value.content or [TextContent(text=encoded.decode())]
-        return msgspec.structs.replace(value, content=content, structured_content=structured)
+    # `isinstance` is slow for structs, and most tools return a string or a number.
+    if value.__class__ not in SCALARS:
+        if isinstance(value, InputRequiredResult):
+            return value
+        if isinstance(value, CallToolResult):
+            return _checked_result(value, writer, protocol_version, output)
     if output is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
@@ -405,6 +397,28 @@ def tool_result(
     # its JSON, which is encoded as a string once more.
     text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
     return result_class(content=[TextContent(text=text)], structured_content=structured)
+
+
+def _checked_result(
+    result: CallToolResult,
+    writer: JsonWriter,
+    protocol_version: ProtocolVersion,
+    output: OutputSchema | None,
+) -> CallToolResult:
+    """Return a result that the handler has made itself, with its structured content encoded."""
+    # An error result needs no structured content, and the output schema does not apply to it.
+    checked_by = None if result.is_error else output
+    data = result.structured_content
+    if data is msgspec.UNSET:
+        if checked_by is None:
+            return result
+        raise TypeError("the tool has an output schema, but its result no structured content")
+    encoded = writer.encode(data)
+    structured: Any = msgspec.Raw(encoded)
+    if checked_by is not None:
+        structured = checked_by.structured(data, encoded, protocol_version)
+    content = result.content or [TextContent(text=encoded.decode())]
+    return msgspec.structs.replace(result, content=content, structured_content=structured)
 
 
 def tool_failure(text: str) -> CallToolResult:

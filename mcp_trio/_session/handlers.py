@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
+from mcp_trio._protocol.compat import CompatibleToolResult
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
 from mcp_trio._session.exceptions import (
@@ -342,11 +343,11 @@ class Handling(msgspec.Struct, eq=False):
         None: the handler has to start in a task of its own, because responses fill the queue, or
         because a replay decides when each step runs.
         """
-        lane, session = self.lane, self.session
+        session = self.session
         if session.send_queue.is_full_of_responses or session.sequencer.replays:
             return None
-        if lane is not None and lane.has_steps:
-            session.sequencer.step(lane)
+        if self.lane is not None and self.lane.has_steps:
+            session.sequencer.step(self.lane)
         return self._begin_handling(scope)
 
     def _begin_handling(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
@@ -365,7 +366,15 @@ class Handling(msgspec.Struct, eq=False):
             self.is_started = True
             self.request.move(_START)
             try:
-                result = await self.dispatcher.application.handle(self)
+                application = self.dispatcher.application
+                result = await application.handle(self)
+                # Results of most tools are of a class whose base classes need no look.
+                if (
+                    type(result) is not CompatibleToolResult
+                    and isinstance(result, InputRequiredResult)
+                    and not self.request.may_want_input
+                ):
+                    result = await application.ask_in_session(self, result)
             except Exception as error:
                 if self.rounds is not None:
                     await self.rounds.wait_until_open()
@@ -378,22 +387,17 @@ class Handling(msgspec.Struct, eq=False):
             else:
                 if self.rounds is not None:
                     await self.rounds.wait_until_open()
-                self.response = self._response(result)
+                connection = self.session.connection
+                try:
+                    response = connection.response(self.request, result)
+                    self.response = connection.within_limit(response)
+                except (Unencodable, LocalProtocolError) as error:
+                    self.response = self._unsendable("result", error)
         self._scope = None  # Other handlers may use it from now on.
 
     def end(self) -> None:
         """Finish the request with the response."""
         self.dispatcher.finish(self, self.response)
-
-    def _response(self, result: msgspec.Struct | msgspec.Raw) -> bytes:
-        if isinstance(result, InputRequiredResult) and not self.request.may_want_input:
-            reason = "this request cannot have an InputRequiredResult"
-            return self._unsendable("result", reason)
-        connection = self.session.connection
-        try:
-            return connection.within_limit(connection.response(self.request, result))
-        except (Unencodable, LocalProtocolError) as error:
-            return self._unsendable("result", error)
 
     def _unsendable(self, kind: str, reason: object, code: int | None = None) -> bytes:
         """Return the response in place of one that cannot be sent: an error, if it has a `code`."""
@@ -469,6 +473,15 @@ class Application(Protocol):
         protocol version has for it. The text of a `ToolError` is sent as `failure_result`, or as an
         internal error. Any other exception is logged, and sent the same way, without details
         unless `sends_error_texts`.
+        """
+        ...
+
+    def ask_in_session(
+        self, handling: Handling, required: InputRequiredResult
+    ) -> Awaitable[msgspec.Struct | msgspec.Raw]:
+        """Return the result of a request whose response cannot be an `InputRequiredResult`.
+
+        The application sends the questions as requests, and runs the handler again.
         """
         ...
 
