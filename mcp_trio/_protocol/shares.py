@@ -66,7 +66,11 @@ class Shares:
     factor: int
     setting: str
     total: int = attrs.field(default=0, init=False)
+    _all_max: int = attrs.field(init=False)
     _taken: dict[ClientKey, int] = attrs.field(default=NO_ITEMS, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._all_max = self.client_max * self.factor
 
     def taken_by(self, client: ClientKey) -> int:
         """Return the number of places that a client has taken."""
@@ -75,18 +79,19 @@ class Shares:
     def may_take(self, client: ClientKey, amount: int = 1) -> bool:
         """Return whether a client may take more places."""
         after = self._taken.get(client, 0) + amount
-        return after <= self.client_max and after <= self.client_max * self.factor - self.total
+        return after <= self.client_max and after <= self._all_max - self.total
 
     def take_if_free(self, client: ClientKey) -> bool:
         """Take one place if the client may; return whether it has."""
         # Each request calls this, so it repeats `may_take` and `take` instead of calling them.
-        taken = self._taken.get(client, 0)
-        if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
+        places, total = self._taken, self.total
+        taken = places.get(client, 0)
+        if taken >= self.client_max or taken >= self._all_max - total:
             return False
-        if not self._taken:
-            self._taken = {}
-        self._taken[client] = taken + 1
-        self.total += 1
+        if not places:
+            places = self._taken = {}
+        places[client] = taken + 1
+        self.total = total + 1
         return True
 
     def exceeded(self, client: ClientKey, amount: int = 1) -> str | None:
@@ -112,15 +117,14 @@ class Shares:
 
     def give_back(self, client: ClientKey, amount: int = 1) -> None:
         """Give back places that the client has taken."""
-        left = self._taken.get(client, 0) - amount
+        places = self._taken
+        left = places.get(client, 0) - amount
         assert left >= 0
         self.total -= amount
         if left:
-            self._taken[client] = left
-        else:
-            self._taken.pop(client, None)
-            if not self._taken:
-                self._taken = NO_ITEMS
+            places[client] = left
+        elif places.pop(client, None) is not None and not places:
+            self._taken = NO_ITEMS
 
 
 def shares_of(setting: str, limits: Limits) -> Shares:

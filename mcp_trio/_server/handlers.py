@@ -348,11 +348,13 @@ class ServedSession:
     def run_with_middleware(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request's handler, run from its beginning, with all middleware."""
         request = handling.request
-        method = request.method.name
-        if not self.shared.middleware:  # as in most servers: no further call on the way
-            return self._run_handler(handling, method, request.params)
-        run = partial(self._run_handler, handling, method)
-        return self._through_middleware(handling, method, request.params, run)
+        method, params = request.method.name, request.params
+        if self.shared.middleware:
+            run = partial(self._run_handler, handling, method)
+            return self._through_middleware(handling, method, params, run)
+        if method == "tools/call" and not self.registry.methods:
+            return self.call_tool(handling, params)  # most requests; it needs no `_run_handler`
+        return self._run_handler(handling, method, params)
 
     def _through_middleware(
         self, handling: Handling, method: str, params: Any, run: Callable[[Any], Awaitable[_Result]]
@@ -369,22 +371,15 @@ class ServedSession:
         request = MiddlewareRequest(method=method, params=params, context=context)
         return run_through(middleware, request, innermost)
 
-    def _run_handler(self, handling: Handling, method: str, params: Any) -> Awaitable[_Result]:
+    async def _run_handler(self, handling: Handling, method: str, params: Any) -> _Result:
         """Run the handler of a request.
 
         It runs again when it has raised `UrlElicitationRequired` and the user has agreed to visit
-        the URLs.
+        the URLs. `call_tool` does so by itself.
         """
-        registered = self.registry.methods.get(method)
-        if registered is None and method == "tools/call":
-            return self.call_tool(handling, params)  # which runs the tool again by itself
-        return self._run_until_urls_visited(registered, handling, method, params)
-
-    async def _run_until_urls_visited(
-        self, registered: Registered | None, handling: Handling, method: str, params: Any
-    ) -> _Result:
         while True:
             try:
+                registered = self.registry.methods.get(method)
                 if registered is None:
                     return await _METHODS[method](self, handling, params)
                 value = await self._call(registered, handling, params)

@@ -22,7 +22,6 @@ import trio
 
 from mcp_trio._journal.records import LOST_MARK, message_name
 from mcp_trio._jsonrpc.channel_messages import Lost
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_id_replaced
 from mcp_trio._protocol.connection import (
     BatchReceived,
@@ -46,6 +45,7 @@ from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, i
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane
 from mcp_trio._session.tasks import Tasks
+from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import LightEvent, Wakeup
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import SERVER_BUSY, RequestError
@@ -220,21 +220,25 @@ class Dispatcher:
         suspended = 0 if self._suspended is None else len(self._suspended.suspended)
         return self._admission.running, self._admission.queued, suspended
 
-    def take(self, message: bytes | Oversized) -> None:
-        """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
+    def take(self, messages: Sequence[Received]) -> None:
+        """Act upon received messages: decode, record and dispatch each. Never waits or raises.
 
         The lane of a request is named after the number of the message's record; within a JSON-RPC
         batch, after that number and the position in the batch.
         """
-        session = self.session
-        event = session.connection.receive(message)
-        number, sequencer = 0, session.sequencer
-        if sequencer.has_lanes:
-            is_json = getattr(event, "counter", None) not in _NOT_JSON
-            number = sequencer.received(message, embed=is_json)
-        self._actions[type(event)](self, event, number)
+        sequencer, connection, actions = self.session.sequencer, self.session.connection, self._actions
+        for message in messages:
+            if type(message) is Lost:
+                self._fail_lost(message)
+                continue
+            event = connection.receive(message)
+            number: int | str = 0
+            if sequencer.has_lanes:
+                is_json = getattr(event, "counter", None) not in _NOT_JSON
+                number = sequencer.received(message, embed=is_json)
+            actions[type(event)](self, event, number)
 
-    def fail_lost(self, lost: Lost) -> None:
+    def _fail_lost(self, lost: Lost) -> None:
         """End a request of this side that gets no response, as the channel reports."""
         body = {"id": lost.id, "error": str(lost.error)}
         self.session.sequencer.marked(LOST_MARK, body)
@@ -357,30 +361,34 @@ class Dispatcher:
 
         Called once, when the handler has ended or was cancelled before it started.
         """
-        rounds = handling.rounds
-        # Between two rounds a suspended handler has neither a request nor a place.
-        has_place = rounds is None or rounds.is_open
-        is_answered = has_place and self._finish_handling(handling, response)
+        rounds, request = handling.rounds, handling.request
         if rounds is not None:
+            has_place = rounds.is_open  # Between two rounds it has neither a request nor a place.
+            is_answered = has_place and self._finish_handling(handling, response)
             self._end_rounds(rounds, response if is_answered else None)
-        if handling.request.method.is_subscription:
+            if not has_place:
+                return
+        else:
+            self._finish_handling(handling, response)
+        if request.method.is_subscription:
             self._open_subscriptions -= 1
             self._request_ended.wake()
-        elif has_place:
-            waiting = self._admission.leave(handling.request)
-            if waiting is not None:
-                self._start_waiting(waiting)
+            return
+        waiting = self._admission.leave(request)
+        if waiting is not None:
+            self._start_waiting(waiting)
 
     def _finish_handling(self, handling: Handling, response: bytes | None) -> bool:
         """End a request and its lane; return whether it was answered."""
-        lane = handling.lane
-        is_answered = self._finish_request(handling.request, response, lane)
-        if not is_answered:
+        lane, request = handling.lane, handling.request
+        is_answered = self._finish_request(request, response, lane)
+        if is_answered:
+            if handling.final_message is not None:
+                self.session.send_queue.post(
+                    handling.final_message, lane, related_request_id=request.id
+                )
+        elif lane is not None:
             self._end_lane(handling)
-        elif handling.final_message is not None:
-            self.session.send_queue.post(
-                handling.final_message, lane, related_request_id=handling.request.id
-            )
         return is_answered
 
     def _end_lane(self, handling: Handling) -> None:
@@ -394,22 +402,18 @@ class Dispatcher:
 
         The response to the last request in flight is written at once.
         """
-        send_queue = self.session.send_queue
-        self._handlings.pop(request.id, None)
-        if not self._handlings:
+        handlings, session = self._handlings, self.session
+        handlings.pop(request.id, None)
+        if not handlings:
             self._handlings = NO_ITEMS
-        is_last = len(self._handlings) <= self._open_subscriptions
-        is_answered = self.session.connection.finish(request) and response is not None
+        is_last = len(handlings) <= self._open_subscriptions
+        is_answered = session.connection.finish(request) and response is not None
         if request.observation is not None:
             observation, request.observation = request.observation, None
             observation.answered(response if is_answered else None)
         if response is not None and is_answered:
-            send_queue.post(
-                response,
-                lane,
-                related_request_id=request.id,
-                is_response=True,
-                at_once=is_last,
+            session.send_queue.post(
+                response, lane, related_request_id=request.id, is_response=True, at_once=is_last
             )
         if is_last:
             self._request_ended.wake()

@@ -319,7 +319,10 @@ class Handling(msgspec.Struct, eq=False):
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         """Run the handler in a cancel scope, and encode its response."""
-        running, lane = self._begin_handling(scope), self.lane
+        self._scope, lane = scope, self.lane
+        if self.is_cancelled:
+            scope.cancel()
+        running = self._handle() if self.request.observation is None else self._handle_observed()
         if lane is not None and lane.has_steps:
             driven: Any = drive(running, (lane,))
             running = driven
@@ -348,17 +351,11 @@ class Handling(msgspec.Struct, eq=False):
             return None
         if self.lane is not None and self.lane.has_steps:
             session.sequencer.step(self.lane)
-        return self._begin_handling(scope)
-
-    def _begin_handling(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         self._scope = scope
-        if self.is_cancelled:
-            scope.cancel()
-        observation = self.request.observation
-        return self._handle() if observation is None else self._handle_observed(observation)
+        return self._handle() if self.request.observation is None else self._handle_observed()
 
-    async def _handle_observed(self, observation: "Observation") -> None:
-        with observation:
+    async def _handle_observed(self) -> None:
+        with self.request.observation:
             await self._handle()
 
     async def _handle(self) -> None:

@@ -55,7 +55,7 @@ import msgspec
 import outcome
 import trio
 
-from mcp_trio._session.lanes import Lane, Trap, as_spawned, drive, enter_lane
+from mcp_trio._session.lanes import LANE, Lane, Trap, as_spawned, drive, enter_lane
 from mcp_trio._transports.concurrency import IdleConnection, LightEvent
 
 T = TypeVar("T")
@@ -525,31 +525,34 @@ class _PoolTask:
 
     async def _run_first_steps(self, jobs: list[CollectedJob], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
+        task, scope, innermost = self._task, self._scope, self._innermost
         has_open_scope = self._has_open_scope()
         while jobs:
             collected = jobs.pop()
-            job = collected.job
-            running = None if has_open_scope else job.run_in_leader(self._scope)
+            job, context = collected.job, collected.context
+            running = None if has_open_scope else job.run_in_leader(scope)
             if running is None:
                 collected.run_in_pool()
                 continue
             lane, trap = job.lane, None
-            context = as_spawned(collected.context, lane)
+            is_in_no_lane = lane is None and LANE not in context  # as in most sessions
+            context = context.copy() if is_in_no_lane else as_spawned(context, lane)
             try:
                 trap = context.run(running.send, None)
             except StopIteration:
                 pass
             except Exception as error:
                 job.fail(error)
-            has_open_scope = self._has_open_scope()
-            if trap is None and not (job.is_cancelled or has_open_scope):
+            # As `_has_open_scope`, which costs more.
+            has_open_scope = getattr(task, _INNERMOST_SCOPE, None) is not innermost
+            if trap is None and not (has_open_scope or job.is_cancelled):
                 job.end()
                 continue
             self._keep_task_for(job, leader)
             # A copy: if this task runs in the leader's context, no other task can enter that.
             self.pool.run(leader, leader.context.copy())
             if trap is not None:
-                self._task.context = context
+                task.context = context
                 await drive(running, () if lane is None or not lane.has_steps else (lane,), trap)
             return
 

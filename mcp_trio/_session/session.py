@@ -343,11 +343,7 @@ class Session:
             self.shut("eof")
             return
         self.send_queue.hold()
-        for message in messages:
-            if type(message) is Lost:
-                self._dispatcher.fail_lost(message)
-            else:
-                self._dispatcher.take(message)
+        self._dispatcher.take(messages)
 
     def stop_handler(self, lane: str) -> None:
         """Cancel the handler of a request, by the name of its lane; it gives no response."""
@@ -355,7 +351,7 @@ class Session:
 
     def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message; never waits, never raises."""
-        self._dispatcher.take(message)
+        self._dispatcher.take((message,))
 
     # Sending.
 
