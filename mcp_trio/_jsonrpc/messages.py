@@ -193,14 +193,16 @@ class Decoder:
         `decode_first` is a fast function for some kind of request; it raises an error of msgspec
         for all other data.
         """
+        size = len(data)
         try:
-            if len(data) > self._json_depth_max and is_deeper_than(self._json_depth_max, data):
+            if size > self._json_depth_max and is_deeper_than(self._json_depth_max, data):
                 return self.decode(data)
-            _ = data.isascii() or data.decode()  # as in `decode`
+            if not data.isascii():
+                data.decode()  # as in `decode`
             request = decode_first(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self.decode(data)
-        if len(data) <= self._short_bytes:
+        if size <= self._short_bytes:
             return request
         return self._error_if_slow_to_read(data, request) or request
 

@@ -328,11 +328,6 @@ class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` tur
         self.data = data
 
 
-def _id_in_use(request_id: RequestId) -> _Rejected:
-    text = f"an unfinished request has the same id: {request_id!r}"
-    return _Rejected(INVALID_REQUEST, text, counter="duplicate id")
-
-
 def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
@@ -387,9 +382,8 @@ class Connection:
     # client. If the user has declared `tools/call` with other params, `methods` has another row.
     _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
-    # The method of the last request of the session that was allowed. Another one is allowed without
-    # a look at the tables, as long as state, peer and capabilities are the same.
-    _allowed_row: Method | None = attrs.field(default=None, init=False)
+    # The same row once a call in the session was allowed, until state or peer change.
+    _allowed_call_row: Method | None = attrs.field(default=None, init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     # The sender of the message that is being received, as in `PrincipalMessage`.
     _auth: AuthInfo | None = attrs.field(default=None, init=False)
@@ -428,8 +422,8 @@ class Connection:
 
     def receive(self, data: bytes | Oversized) -> Event:
         """Return the event for a received message; never raises."""
-        kind = type(data)
-        if kind is bytes:  # most messages, for which `isinstance` need not be called
+        # Most messages are plain bytes, for which `isinstance` need not be called.
+        if type(data) is bytes:
             self._auth, self._client_number = None, 0
         elif isinstance(data, Oversized):
             return self._receive_oversized(data)
@@ -439,15 +433,21 @@ class Connection:
             self._auth, self._client_number = None, 0
         message: SessionCall | ToolCall | Message | Batch
         decodes_tool_calls = self.methods.get(CALL_TOOL) is self._call_row
-        if kind is DecodedMessage and (decodes_tool_calls or type(data.message) is not ToolCall):
+        if type(data) is DecodedMessage and (
+            decodes_tool_calls or type(data.message) is not ToolCall
+        ):
             message = data.message
         elif not decodes_tool_calls:
             message = self._decoder.decode(data)
+        elif self.peer is None:
+            message = self._decoder.decode_by(decode_tool_call, data)
         else:
-            decode_call = decode_tool_call if self.peer is None else decode_session_call
-            message = self._decoder.decode_by(decode_call, data)
-            if type(message) is SessionCall and message.params.meta and message.is_stateless:
-                message = self._decoder.decode_by(decode_tool_call, data)
+            message = self._decoder.decode_by(decode_session_call, data)
+            if type(message) is SessionCall:
+                if not message.params.meta:
+                    return self._receive_session_call(message, len(data))
+                if message.is_stateless:
+                    message = self._decoder.decode_by(decode_tool_call, data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -537,6 +537,26 @@ class Connection:
 
     # Receiving requests.
 
+    def _receive_session_call(self, message: SessionCall, size_bytes: int) -> Event:
+        """Add a call of a tool to the open requests: most messages after a handshake.
+
+        The tables say that it is allowed if they did for an earlier one, as long as state, peer and
+        capabilities are the same.
+        """
+        row, peer, request_id, open_requests = (
+            self._allowed_call_row, self.peer, message.id, self.incoming
+        )
+        if row is None or peer is None or peer.auth is not self._auth or request_id in open_requests:
+            return self._receive_request(message, size_bytes)
+        client_key = self._client_number if self._auth is None else self._auth.principal
+        request = IncomingRequest(
+            request_id, row, message.params, size_bytes, None, peer, client_key
+        )
+        if not open_requests:
+            open_requests = self.incoming = {}
+        open_requests[request_id] = request
+        return RequestReceived(request)
+
     def _receive_request(
         self, message: SessionCall | ToolCall | Request, size_bytes: int
     ) -> Event:
@@ -556,11 +576,7 @@ class Connection:
             # Each message may have a token of its own.
             if metadata is not None or peer is None or peer.auth is not self._auth:
                 peer = self._sender(message.method, metadata)
-            row = self.methods.get(message.method)
-            if row is not self._allowed_row or row is None or metadata is not None:
-                row = self._check_allowed(message, row, peer, metadata)
-            elif message.id in self.incoming:
-                raise _id_in_use(message.id)
+            row = self._check_allowed(message, peer, metadata)
             if kind is SessionCall:
                 params = message.params
                 token = progress_token_in(params.meta) if params.meta else None
@@ -633,7 +649,6 @@ class Connection:
     def _check_allowed(
         self,
         message: SessionCall | ToolCall | Request,
-        row: Method | None,
         peer: Peer,
         metadata: Metadata | None,
     ) -> Method:
@@ -642,6 +657,7 @@ class Connection:
         Raises:
             _Rejected: The request is not allowed.
         """
+        row = self.methods.get(message.method)
         if row is None or not row.is_request or self.their_role not in row.senders:
             raise _Rejected(METHOD_NOT_FOUND, f"method not found: {message.method}")
         if peer.protocol_version not in row.protocol_versions:
@@ -651,7 +667,8 @@ class Connection:
             text = f"method not found: {row.name} (not in {peer.protocol_version.name})"
             raise _Rejected(METHOD_NOT_FOUND, text)
         if message.id in self.incoming:
-            raise _id_in_use(message.id)
+            text = f"an unfinished request has the same id: {message.id!r}"
+            raise _Rejected(INVALID_REQUEST, text, counter="duplicate id")
         trigger = row.trigger if metadata is None else _STATELESS
         if trigger is _INITIALIZE and (self.incoming or self.outgoing):
             text = (
@@ -668,8 +685,8 @@ class Connection:
             if not has_capability(own, required.path):
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
-        if metadata is None and trigger is not _INITIALIZE:
-            self._allowed_row = row
+        if metadata is None and row is self._call_row:
+            self._allowed_call_row = row
         return row
 
     def _typed_params(
@@ -1020,7 +1037,7 @@ class Connection:
         auth: AuthInfo | None = None,
     ) -> None:
         """Set the peer for the rest of the session."""
-        self._allowed_row = None
+        self._allowed_call_row = None
         self.peer = Peer(
             protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
         )
@@ -1200,7 +1217,7 @@ class Connection:
         before = self.state
         after = SESSION_TRANSITIONS[before].get((sender, trigger))
         if after is not None and after is not before:
-            self.state, self._allowed_row = after, None
+            self.state, self._allowed_call_row = after, None
         return after is not None
 
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {

@@ -132,6 +132,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         progress_last: The last progress that was reported; the next one must be greater.
         state: The state.
         observation: What the observers of the session noted at its beginning; None without any.
+        handling: The session's object for the handler, from the start to the response.
     """
 
     id: RequestId
@@ -144,6 +145,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     progress_last: float | None = None
     state: IncomingState = IncomingState.RECEIVED
     observation: Any = None
+    handling: Any = None
 
     @property
     def has_rounds(self) -> bool:

@@ -195,10 +195,6 @@ class Dispatcher:
     notifications: NotificationQueue
     tasks: Tasks
     _admission: Admission = attrs.field(init=False)
-    # The peer's open requests, by their ids: a `Handling` is a request with its handler. Duplicates
-    # of a retry have the `Handling` of the suspended handler. The shared, empty `NO_ITEMS` stands
-    # for no requests, so that an idle session needs no dict.
-    _handlings: dict[RequestId, Handling] = attrs.field(default=NO_ITEMS, init=False)
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _open_subscriptions: int = attrs.field(default=0, init=False)
@@ -284,9 +280,7 @@ class Dispatcher:
         if sequencer.has_lanes:
             lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
         handling = Handling(self.session, self, request, lane)
-        if not self._handlings:
-            self._handlings = {}
-        self._handlings[request.id] = handling
+        request.handling = handling
         if can_ask:
             handling.ask_in_rounds = self._ask
         if request.method.is_subscription:  # It stays open for long, so it takes no place.
@@ -311,7 +305,7 @@ class Dispatcher:
     def _start_waiting(self, waiting: IncomingRequest) -> None:
         """Give a free place to the request whose turn it is."""
         self._admission.enter(waiting)
-        handling = self._handlings[waiting.id]
+        handling: Handling = waiting.handling
         if handling.request is waiting:
             self.tasks.start_job(handling)
         else:  # a retry of a suspended handler
@@ -320,7 +314,7 @@ class Dispatcher:
     def _cancel(self, event: RequestCancelled, _number: int | str) -> None:
         request = event.request
         logger.info("request %r was cancelled by the peer: %s", request.id, event.reason)
-        handling = self._handlings[request.id]
+        handling: Handling = request.handling
         rounds = handling.rounds
         if rounds is not None and request in rounds.duplicates:
             # A repeated retry waits for the response to the first one, whose handler goes on.
@@ -340,7 +334,7 @@ class Dispatcher:
 
     def stop_handler(self, lane: str) -> None:
         """Cancel a handler, by the name of its lane; its request gets no response."""
-        for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
+        for handling in self._open_handlings():
             if handling.lane is not None and handling.lane.name == lane:
                 self._stop(handling)
                 retry = None if handling.rounds is None else handling.rounds.retry
@@ -348,9 +342,15 @@ class Dispatcher:
                 if self._admission.withdraw(waiting):
                     self._drop_waiting(waiting)
 
+    def _open_handlings(self) -> list[Handling]:
+        """Return the handlers of open requests, and those that wait for a retry."""
+        requests = self.session.connection.incoming.values()
+        handlings = [each.handling for each in requests if each.handling is not None]
+        return [*handlings, *self.suspended_handlers.suspended]
+
     def _drop_waiting(self, request: IncomingRequest) -> None:
         """End a request that waited for a place and was cancelled."""
-        handling = self._handlings[request.id]
+        handling: Handling = request.handling
         if handling.request is request:
             self._finish_handling(handling, None)
         else:  # a retry: `finish` ends the suspended handler, which was cancelled too
@@ -402,12 +402,10 @@ class Dispatcher:
 
         The response to the last request in flight is written at once.
         """
-        handlings, session = self._handlings, self.session
-        handlings.pop(request.id, None)
-        if not handlings:
-            self._handlings = NO_ITEMS
-        is_last = len(handlings) <= self._open_subscriptions
-        is_answered = session.connection.finish(request) and response is not None
+        session, request.handling = self.session, None
+        connection = session.connection
+        is_answered = connection.finish(request) and response is not None
+        is_last = len(connection.incoming) <= self._open_subscriptions
         if request.observation is not None:
             observation, request.observation = request.observation, None
             observation.answered(response if is_answered else None)
@@ -448,9 +446,7 @@ class Dispatcher:
                 # The client has repeated a retry: both get the same reply.
                 self._check_room(retry)
                 self._admission.reserve_room(retry)
-                if not self._handlings:
-                    self._handlings = {}
-                self._handlings[retry.id] = rounds.handling
+                retry.handling = rounds.handling
                 rounds.duplicates.append(retry)
                 return
             else:
@@ -473,9 +469,7 @@ class Dispatcher:
         has_place = self._admission.enter_if_free(retry)
         if not has_place:
             self._check_room(retry)
-        if not self._handlings:
-            self._handlings = {}
-        self._handlings[retry.id] = rounds.handling
+        retry.handling = rounds.handling
         if has_place:
             self._resume(rounds.handling, retry)
         else:
@@ -520,18 +514,19 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """True if no request is open and no client can still retry one."""
         has_rounds = self._suspended is not None and not self._suspended.is_empty
-        return not (self._handlings or self._open_subscriptions or has_rounds)
+        has_requests = bool(self.session.connection.incoming)
+        return not (has_requests or self._open_subscriptions or has_rounds)
 
     async def handlers_done(self) -> None:
         """Wait until no incoming request is open and no handler runs."""
-        while self._handlings or self.suspended_handlers.suspended:
+        while self.session.connection.incoming or self.suspended_handlers.suspended:
             await self._request_ended.wait()
 
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that wait for a place."""
         for request in self._admission.withdraw_all():
             self._drop_waiting(request)
-        for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
+        for handling in self._open_handlings():
             self._stop(handling)
 
     # Other messages.

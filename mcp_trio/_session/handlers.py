@@ -386,8 +386,9 @@ class Handling(msgspec.Struct, eq=False):
                     await self.rounds.wait_until_open()
                 connection = self.session.connection
                 try:
-                    response = connection.response(self.request, result)
-                    self.response = connection.within_limit(response)
+                    self.response = connection.within_limit(
+                        connection.response(self.request, result)
+                    )
                 except (Unencodable, LocalProtocolError) as error:
                     self.response = self._unsendable("result", error)
         self._scope = None  # Other handlers may use it from now on.

@@ -65,6 +65,7 @@ class SendQueue:
     reports_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
+    _bytes_max: int = attrs.field(init=False)
     _response_bytes: int = attrs.field(default=0, init=False)
     _sent_bytes: int = attrs.field(default=0, init=False)
     _is_sending: bool = attrs.field(default=False, init=False)
@@ -81,6 +82,7 @@ class SendQueue:
     _has_deliver_to: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._bytes_max = self.limits.messages.send_queue_bytes_max
         self._takes_related_messages = getattr(self.channel, "takes_related_messages", False)
         self._has_send_nowait = hasattr(self.channel, "send_nowait")
         self._has_deliver_to = hasattr(self.channel, "deliver_to")
@@ -122,13 +124,16 @@ class SendQueue:
         size = len(message) + _MESSAGE_OVERHEAD_BYTES
         self._bytes += size
         if is_response:
-            self._response_bytes += size
-            if self._response_bytes >= self.limits.messages.send_queue_bytes_max:
+            response_bytes = self._response_bytes = self._response_bytes + size
+            if response_bytes >= self._bytes_max:
                 self.is_full_of_responses = True
-        if at_once or (self._has_deliver_to and not self._is_holding):
+        if at_once:
             self.flush()
-        elif not (self._is_holding or self._has_writer):
-            self._wake_writer()
+        elif not self._is_holding:
+            if self._has_deliver_to:
+                self.flush()
+            elif not self._has_writer:
+                self._wake_writer()
 
     # Waiting.
 
@@ -144,7 +149,7 @@ class SendQueue:
         the lane.
         """
         if lane is None:
-            has_room = self._bytes < self.limits.messages.send_queue_bytes_max
+            has_room = self._bytes < self._bytes_max
             if has_room and not checkpoint:
                 return trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105  awaited by the caller
             return self._wait_for_room(checkpoint=checkpoint)
@@ -166,7 +171,7 @@ class SendQueue:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        while self._bytes >= self.limits.messages.send_queue_bytes_max:
+        while self._bytes >= self._bytes_max:
             await self._written.wait()
 
     async def room_for_responses(self) -> None:
@@ -268,8 +273,7 @@ class SendQueue:
             self._sent_bytes += size
             if is_response:
                 self._response_bytes -= size
-        bytes_max = self.limits.messages.send_queue_bytes_max
-        self.is_full_of_responses = self._response_bytes >= bytes_max
+        self.is_full_of_responses = self._response_bytes >= self._bytes_max
         self._written.wake()
 
     # Watching for stalled writes.
