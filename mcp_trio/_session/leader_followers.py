@@ -153,7 +153,8 @@ PoolTrap: TypeAlias = LeadTrap | IdleConnection | None
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
-    """Start a coroutine, or continue it at a `lead` or an idle wait."""
+    """Start a coroutine, or continue it at a `lead` or an idle wait; return None at its end."""
+    # This function is short, because Python searches the line of an exception from the first one.
     try:
         return driven.send(None)
     except StopIteration:
@@ -538,9 +539,7 @@ class _PoolTask:
             is_in_no_lane = lane is None and LANE not in context  # as in most sessions
             context = context.copy() if is_in_no_lane else as_spawned(context, lane)
             try:
-                trap = context.run(running.send, None)
-            except StopIteration:
-                pass
+                trap = context.run(_step, running)
             except Exception as error:
                 job.fail(error)
             # As `_has_open_scope`, which costs more.
