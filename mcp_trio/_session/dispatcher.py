@@ -34,7 +34,6 @@ from mcp_trio._protocol.connection import (
     ResponseReceived,
     ResponseUnreadable,
 )
-from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import Admission, IncomingRequest, invalid_state_error
@@ -49,7 +48,6 @@ from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import LightEvent, Wakeup
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import SERVER_BUSY, RequestError
-from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._session.session import Session
@@ -264,25 +262,22 @@ class Dispatcher:
     # Incoming requests.
 
     def _admit(self, event: RequestReceived, number: int | str) -> None:
-        request = event.request
-        observers = self.session.observers
-        if observers is not None:
-            request.observation = observers.begin_request(self.session, request, number)
-        can_ask = False
-        if request.peer.protocol_version.is_stateless:
+        request, session = event.request, self.session
+        if session.observers is not None:
+            request.observation = session.observers.begin_request(session, request, number)
+        is_stateless = request.peer.protocol_version.is_stateless
+        if is_stateless:
             self._note_peer(request.peer)
-            can_ask = request.has_rounds
-            if can_ask and is_retry(request):
+            if request.has_rounds and is_retry(request):
                 self._take_retry(request)
                 return
-        sequencer = self.session.sequencer
-        lane = None
+        sequencer, lane = session.sequencer, None
         if sequencer.has_lanes:
             lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
-        handling = Handling(self.session, self, request, lane)
-        request.handling = handling
-        if can_ask:
+        handling = Handling(session, self, request, lane)
+        if is_stateless and request.has_rounds:
             handling.ask_in_rounds = self._ask
+        request.handling = handling
         if request.method.is_subscription:  # It stays open for long, so it takes no place.
             self._open_subscriptions += 1
             self.tasks.start_job(handling)
@@ -291,7 +286,7 @@ class Dispatcher:
         elif (rejection := self._rejection(request)) is None:
             self._admission.enqueue(request)
         else:
-            error = self.session.connection.error(request, SERVER_BUSY, rejection)
+            error = session.connection.error(request, SERVER_BUSY, rejection)
             self._finish_handling(handling, error)
 
     def _rejection(self, request: IncomingRequest) -> str | None:

@@ -346,11 +346,14 @@ class Handling(msgspec.Struct, eq=False):
         None: the handler has to start in a task of its own, because responses fill the queue, or
         because a replay decides when each step runs.
         """
-        session = self.session
-        if session.send_queue.is_full_of_responses or session.sequencer.replays:
+        session, lane = self.session, self.lane
+        if session.send_queue.is_full_of_responses:
             return None
-        if self.lane is not None and self.lane.has_steps:
-            session.sequencer.step(self.lane)
+        if lane is not None:
+            if session.sequencer.replays:
+                return None
+            if lane.has_steps:
+                session.sequencer.step(lane)
         self._scope = scope
         return self._handle() if self.request.observation is None else self._handle_observed()
 
