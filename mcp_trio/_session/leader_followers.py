@@ -19,7 +19,7 @@ Measured with the benchmark of this repository, as a share of the CPU time of a 
 more).
 
 To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
-Trio's own traps on to Trio and keeps two traps of this package, `LeadTrap` and `IdleConnection`. A
+Trio's own traps on to Trio and keeps two traps of this package, `WaitingJob` and `IdleConnection`. A
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
@@ -48,7 +48,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from types import coroutine
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
@@ -59,6 +59,7 @@ from mcp_trio._session.lanes import LANE, Lane, Trap, as_spawned, drive, enter_l
 from mcp_trio._transports.concurrency import IdleConnection, LightEvent
 
 T = TypeVar("T")
+Values = TypeVarTuple("Values")
 
 logger = logging.getLogger("mcp_trio")
 
@@ -125,35 +126,43 @@ class CollectedJob(msgspec.Struct, eq=False):
         self.pool.run(self.job, self.context)
 
 
-class LeadTrap(msgspec.Struct, eq=False):
-    """The trap with which a leader asks its driver to run jobs, from the end of the list."""
+class WaitingJob(msgspec.Struct, eq=False):
+    """The trap with which a leader gives its task to a job that waits, or has used up the scope.
 
-    jobs: list[CollectedJob]
+    `trap` is the wait, one of Trio's own traps; None if the job has ended.
+    """
+
+    job: Job
+    running: Coroutine[Any, Any, None]
+    context: Context
+    trap: Any
 
 
 @coroutine
-def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
+def lead(jobs: list[CollectedJob]) -> Generator[WaitingJob, None, None]:
     """Run the first steps of these jobs in the leader that calls this. Empties the list.
 
     Afterwards each job has ended, or has kept a task; the leader may continue in another task. Not
     a checkpoint. When the leader is closed meanwhile, the remaining jobs run in pool tasks.
     """
     jobs.reverse()
-    trap = LeadTrap(jobs)
     try:
-        while jobs:  # A job that keeps the task leaves the others to the next one.
-            yield trap
+        while jobs:
+            waiting = _POOL_TASKS[trio.lowlevel.current_task()].run_first_steps(jobs)
+            if waiting is not None:
+                yield waiting
+                del waiting  # it must not stay in memory while the leader goes on
     finally:
         while jobs:
             jobs.pop().run_in_pool()
 
 
-PoolTrap: TypeAlias = LeadTrap | IdleConnection | None
+PoolTrap: TypeAlias = WaitingJob | IdleConnection | None
 """A trap that the pool handles, and does not pass on to Trio; None if the leader has ended."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
-    """Start a coroutine, or continue it at a `lead` or an idle wait; return None at its end."""
+    """Start a coroutine, or continue it where it was idle; return None at its end."""
     # This function is short, because Python searches the line of an exception from the first one.
     try:
         return driven.send(None)
@@ -211,7 +220,7 @@ class Leader:
         self.scope = scope
         try:
             trap = trap or self.driven.send(None)
-            while type(trap) is not LeadTrap and type(trap) is not IdleConnection:
+            while type(trap) is not WaitingJob and type(trap) is not IdleConnection:
                 self._is_waiting = True
                 if self.is_cancelled:
                     scope.cancel()
@@ -359,14 +368,16 @@ class TaskPool:
         else:
             self._collected.append(CollectedJob(job, context, self))
 
-    def collect(self, deliver: Callable[[], T]) -> tuple[T, list[CollectedJob]]:
+    def collect(
+        self, deliver: Callable[[*Values], T], *values: *Values
+    ) -> tuple[T, list[CollectedJob]]:
         """Call `deliver`, and return its result with the jobs that it started and the caller leads.
 
         When `deliver` raises, the jobs run in pool tasks.
         """
         jobs = self._collected = []
         try:
-            return deliver(), jobs
+            return deliver(*values), jobs
         except BaseException:
             for job in jobs:
                 job.run_in_pool()
@@ -461,17 +472,22 @@ class _PoolTask:
         """Run the first work, in the context variables of the spawn, and what follows."""
         if not isinstance(self.work, Leader | Poller | None) and self.work.lane is not None:
             enter_lane(self.work.lane)
-        while self.work is not None:
-            has_ended = False
-            try:
-                has_ended = await self._run_in_one_scope()
-            except Exception as error:
-                self._fail(error)
-            if not has_ended:
-                # The scope has closed; if the job was cancelled, the scope has caught `Cancelled`.
-                self._end_work()
-                await _close_nurseries_left_open()
-                self.work = await self.pool.next_work()
+        task = trio.lowlevel.current_task()
+        _POOL_TASKS[task] = self
+        try:
+            while self.work is not None:
+                has_ended = False
+                try:
+                    has_ended = await self._run_in_one_scope()
+                except Exception as error:
+                    self._fail(error)
+                if not has_ended:
+                    # The scope has closed; if the job was cancelled, it has caught `Cancelled`.
+                    self._end_work()
+                    await _close_nurseries_left_open()
+                    self.work = await self.pool.next_work()
+        finally:
+            del _POOL_TASKS[task]
 
     async def _run_in_one_scope(self) -> bool:
         """Run work until there is none (True), or until the scope cannot be used again (False)."""
@@ -506,10 +522,9 @@ class _PoolTask:
             while self.work is leader:
                 pool_trap = await leader.run_until_pool_trap(self._scope, trap)
                 trap = None
-                if isinstance(pool_trap, LeadTrap):
-                    await self._run_first_steps(pool_trap.jobs, leader)
-                    del pool_trap  # it must not stay in memory while the leader waits for the next
-                    continue
+                if isinstance(pool_trap, WaitingJob):
+                    await self._run_job(pool_trap, leader)
+                    return
                 # An idle leader leaves this task only where Trio tells the innermost scope: a scope
                 # that the leader left open would otherwise stay behind with the task unnoticed.
                 if pool_trap is None or (
@@ -524,8 +539,8 @@ class _PoolTask:
                 leader.driven.close()
             raise
 
-    async def _run_first_steps(self, jobs: list[CollectedJob], leader: Leader) -> None:
-        """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
+    def run_first_steps(self, jobs: list[CollectedJob]) -> WaitingJob | None:
+        """Run the first steps of jobs; return the first job that has to keep this task."""
         task, scope, innermost = self._task, self._scope, self._innermost
         has_open_scope = self._has_open_scope()
         while jobs:
@@ -544,16 +559,21 @@ class _PoolTask:
                 job.fail(error)
             # As `_has_open_scope`, which costs more.
             has_open_scope = getattr(task, _INNERMOST_SCOPE, None) is not innermost
-            if trap is None and not (has_open_scope or job.is_cancelled):
-                job.end()
-                continue
-            self._keep_task_for(job, leader)
-            # A copy: if this task runs in the leader's context, no other task can enter that.
-            self.pool.run(leader, leader.context.copy())
-            if trap is not None:
-                task.context = context
-                await drive(running, () if lane is None or not lane.has_steps else (lane,), trap)
-            return
+            if trap is not None or has_open_scope or job.is_cancelled:
+                return WaitingJob(job, running, context, trap)
+            job.end()
+        return None
+
+    async def _run_job(self, waiting: WaitingJob, leader: Leader) -> None:
+        """Run a job to its end in this task, and the leader in another one."""
+        self._keep_task_for(waiting.job, leader)
+        # A copy: if this task runs in the leader's context, no other task can enter that.
+        self.pool.run(leader, leader.context.copy())
+        if waiting.trap is not None:
+            lane = waiting.job.lane
+            lanes = () if lane is None or not lane.has_steps else (lane,)
+            self._task.context = waiting.context
+            await drive(waiting.running, lanes, waiting.trap)
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:
         """Give this task to `work`, which is a job of `leader` or the leader itself.
@@ -591,11 +611,10 @@ class _PoolTask:
 
     async def _continue(self, poller: Poller, leader: Leader) -> None:
         """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
-        while isinstance(trap := leader.step(), LeadTrap):
-            await self._run_first_steps(trap.jobs, leader)
-            if self.work is not poller:
-                return
-        if trap is None:
+        trap = leader.step()
+        if isinstance(trap, WaitingJob):
+            await self._run_job(trap, leader)
+        elif trap is None:
             poller.remove(leader)
         elif not isinstance(trap, IdleConnection):
             self._keep_task_for(leader, leader)
@@ -617,6 +636,10 @@ class _PoolTask:
         work, self.work = self.work, None
         if not isinstance(work, Leader | Poller | None):
             work.end()
+
+
+_POOL_TASKS: Final[dict[trio.lowlevel.Task, _PoolTask]] = {}
+"""The running tasks of all pools, in which `lead` finds the one that runs its caller."""
 
 
 async def _close_nurseries_left_open() -> None:

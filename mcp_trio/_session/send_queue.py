@@ -199,7 +199,8 @@ class SendQueue:
 
     def flush(self) -> None:
         """Write the queue now if that needs no waiting; otherwise start the writer."""
-        if not self._queue:
+        queue = self._queue
+        if not queue:
             return
         if self._is_sending or not self._has_send_nowait:
             self._wake_writer()
@@ -208,20 +209,20 @@ class SendQueue:
             self.sequencer.flush()
         try:
             channel: Any = self.channel
-            taken: int = channel.send_nowait([message for message, _ in self._queue])
+            taken: int = channel.send_nowait([message for message, _ in queue])
         except Exception:
             taken = 0  # `send` fails in the same way, and reports the error.
-        if taken == len(self._queue):  # so nothing else is queued or being sent
-            self._queue.clear()
+        if taken == len(queue):  # so nothing else is queued or being sent
+            queue.clear()
             self._sent_bytes += self._bytes
             self._bytes = self._response_bytes = 0
             self.is_full_of_responses = False
             self._written.wake()
         else:
-            sent = self._queue[:taken]
-            del self._queue[:taken]
+            sent = queue[:taken]
+            del queue[:taken]
             self._count_sent(sent)
-        if self._queue or self._has_unfinished_message():
+        if queue or getattr(self.channel, "is_unfinished", False):
             self._wake_writer()
 
     def _wake_writer(self) -> None:

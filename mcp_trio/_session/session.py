@@ -313,17 +313,16 @@ class Session:
     async def _read(self, pool: TaskPool) -> None:
         """Read messages, and lead the handlers that they start: the reader of the session."""
         try:
+            send_queue = self.send_queue
             while self.cause is None:
-                if self.send_queue.is_full_of_responses:
-                    await self.send_queue.room_for_responses()
-                # The received messages must not stay in memory while the reader waits.
-                take = partial(self._take_messages, await self.channel.receive())
-                _, jobs = pool.collect(take)
-                del take
+                if send_queue.is_full_of_responses:
+                    await send_queue.room_for_responses()
+                # Without a variable, no message stays in memory while the reader waits.
+                _, jobs = pool.collect(self._take_messages, await self.channel.receive())
                 try:
                     await lead(jobs)
                 finally:
-                    self.send_queue.release()
+                    send_queue.release()
         except Exception as error:  # a transport may raise anything, which ends this session only
             self._shut_as_lost(error)
 

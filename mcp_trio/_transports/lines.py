@@ -72,6 +72,8 @@ class LineChannel:
     transport: str
     limits: Limits = DEFAULT_LIMITS
     bytes_sent: int = attrs.field(default=0, init=False)
+    # Whether a message is written partly; the next `send` writes the rest.
+    is_unfinished: bool = attrs.field(default=False, init=False)
     _splitter: LineSplitter = attrs.field(init=False)
     # The bytes of a partly written message that are still to be written.
     _tail: bytes | memoryview = attrs.field(default=b"", init=False)
@@ -84,11 +86,6 @@ class LineChannel:
 
     def __attrs_post_init__(self) -> None:
         self._splitter = LineSplitter(message_bytes_max=self.limits.messages.bytes_max)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """True while a message is written partly; the next `send` writes the rest."""
-        return bool(self._tail)
 
     async def send(self, messages: Sequence[bytes]) -> None:
         """Send all messages; see `Channel.send`."""
@@ -111,10 +108,12 @@ class LineChannel:
         if self._tail:
             # An empty memoryview would keep the message in memory.
             self._tail = self._tail[self._write(self._tail) :] or b""
-            if self._tail:
+            self.is_unfinished = bool(self._tail)
+            if self.is_unfinished:
                 return sent
         while sent < len(messages):
-            joined = self._messages_of_next_write(messages, sent)
+            is_single = len(messages) == 1
+            joined = messages if is_single else self._messages_of_next_write(messages, sent)
             data = join_lines(joined)
             written = self._write(data)
             if written == len(data):
@@ -128,6 +127,7 @@ class LineChannel:
                 end += len(message) + 1
                 sent += 1
             self._tail = memoryview(data)[written:end]
+            self.is_unfinished = bool(self._tail)
             break
         return sent
 
