@@ -191,16 +191,17 @@ class JsonWriter:
     """
 
     converter: "Converter | None" = None
-    _encoder: msgspec.json.Encoder = attrs.field(init=False)
+    # Returns the JSON text of a value that `in_order` would not change.
+    encode_ordered: Callable[[Any], bytes] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._encoder = msgspec.json.Encoder(enc_hook=self._enc_hook)
+        self.encode_ordered = msgspec.json.Encoder(enc_hook=self._enc_hook).encode
 
     def encode(self, value: Any) -> bytes:
         """Return the JSON text of a value."""
         if value.__class__ not in SCALARS:
             value = self.in_order(value)
-        return self._encoder.encode(value)
+        return self.encode_ordered(value)
 
     def plain(self, value: Any) -> Any:
         """Return the value as lists, dicts, strings and numbers."""
@@ -384,14 +385,15 @@ def tool_result(
         TypeError: The value has no JSON form, or does not match the output schema.
     """
     # `isinstance` is slow for structs, and most tools return a string or a number.
-    if value.__class__ not in SCALARS:
+    is_scalar = value.__class__ in SCALARS
+    if not is_scalar:
         if isinstance(value, InputRequiredResult):
             return value
         if isinstance(value, CallToolResult):
             return _checked_result(value, writer, protocol_version, output)
     if output is None:
         return CallToolResult(content=_contents(value, writer))
-    encoded = writer.encode(value)
+    encoded = writer.encode_ordered(value) if is_scalar else writer.encode(value)
     structured = output.structured(value, encoded, protocol_version)
     # A string is the text itself, and `encoded` is its JSON already. The text of any other value is
     # its JSON, which is encoded as a string once more.
