@@ -258,12 +258,10 @@ class ClientApplication:
         request = handling.request
         return await self.answer(request.method.name, request.params, handling.progress)
 
-    async def ask_in_session(
-        self, handling: Handling, required: InputRequiredResult
-    ) -> NoReturn:
+    async def ask_in_session(self, handling: Handling, required: InputRequiredResult) -> NoReturn:
         """Raise an error: no callback may return an `InputRequiredResult`."""
-        name = handling.request.method.name
-        raise TypeError(f"{name} cannot ask the server by an InputRequiredResult")
+        kind, name = type(required).__name__, handling.request.method.name
+        raise TypeError(f"the callback for {name} cannot ask the server by an {kind}")
 
     async def answer(
         self, method: str, params: Any, report: ReportProgress = _ignore_progress

@@ -543,23 +543,19 @@ class Connection:
         The tables say that it is allowed if they did for an earlier one, as long as state, peer and
         capabilities are the same.
         """
-        row, peer, request_id, open_requests = (
-            self._allowed_call_row, self.peer, message.id, self.incoming
-        )
-        if row is None or peer is None or peer.auth is not self._auth or request_id in open_requests:
+        row, peer, incoming = self._allowed_call_row, self.peer, self.incoming
+        if row is None or peer is None or peer.auth is not self._auth or message.id in incoming:
             return self._receive_request(message, size_bytes)
         client_key = self._client_number if self._auth is None else self._auth.principal
         request = IncomingRequest(
-            request_id, row, message.params, size_bytes, None, peer, client_key
+            message.id, row, message.params, size_bytes, None, peer, client_key
         )
-        if not open_requests:
-            open_requests = self.incoming = {}
-        open_requests[request_id] = request
+        if not incoming:
+            incoming = self.incoming = {}
+        incoming[message.id] = request
         return RequestReceived(request)
 
-    def _receive_request(
-        self, message: SessionCall | ToolCall | Request, size_bytes: int
-    ) -> Event:
+    def _receive_request(self, message: SessionCall | ToolCall | Request, size_bytes: int) -> Event:
         """Check a request, and add it to the open ones or answer it."""
         if self.our_role is _CLIENT and self._has_stateless_server():
             # Stateless servers send no requests, and clients send them no responses.

@@ -529,7 +529,8 @@ class ServedSession:
     ) -> Awaitable[Any]:
         """Return the result for a tool or prompt that is not one of this server.
 
-        `entry` is its registered entry; None for one that a remote server may have.
+        `entry` is its registered entry; None for one that a remote server may have. One that is
+        hidden from the client is as unknown as one that does not exist.
         """
         found = None
         if entry is None:
@@ -659,15 +660,13 @@ class ServedSession:
         while True:
             try:
                 tool = registry.tools.get(params.name)
-                if tool is None or tool.origin is not None:
+                # Nearly all servers hide nothing, and need no call to know that.
+                hides = self._visibility is not None or registry.visibility.decisions
+                if tool is None or tool.origin is not None or (hides and not self.is_visible(tool)):
                     mounted: types.CallToolResult = await self._use_mounted(
                         "tools", tool, handling, "tools/call", params
                     )
                     return mounted
-                # Nearly all servers hide nothing, and need no call to know that.
-                hides = self._visibility is not None or registry.visibility.decisions
-                if hides and not self.is_visible(tool):
-                    raise self._unknown("tools", params.name)
                 if tool.rule is not None:
                     await self._check_access(handling, tool.rule)
                 raw = None if params.arguments is msgspec.UNSET else params.arguments

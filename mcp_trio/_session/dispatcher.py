@@ -220,7 +220,8 @@ class Dispatcher:
         The lane of a request is named after the number of the message's record; within a JSON-RPC
         batch, after that number and the position in the batch.
         """
-        sequencer, connection, actions = self.session.sequencer, self.session.connection, self._actions
+        session, actions = self.session, self._actions
+        sequencer, connection = session.sequencer, session.connection
         for message in messages:
             if type(message) is Lost:
                 self._fail_lost(message)

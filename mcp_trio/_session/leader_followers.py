@@ -19,8 +19,8 @@ Measured with the benchmark of this repository, as a share of the CPU time of a 
 more).
 
 To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
-Trio's own traps on to Trio and keeps two traps of this package, `WaitingJob` and `IdleConnection`. A
-leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
+Trio's own traps on to Trio and keeps two traps of this package: `WaitingJob` and `IdleConnection`.
+A leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
 A pool task gives up its scope, and ends with it, when the scope was cancelled, or when a handler

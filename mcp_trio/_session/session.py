@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
