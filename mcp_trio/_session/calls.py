@@ -74,10 +74,11 @@ class Call(msgspec.Struct, eq=False):
         on_notification: A function that receives each notification of a subscription at once, and
             returns whether the callbacks receive it as well.
         related_request_id: The id of the peer's request whose handler sends this request.
-        scope: The cancel scope of the caller, whose deadline moves with progress; None for a
-            subscription.
+        scope: The cancel scope of the caller, whose deadline moves with progress; None if the
+            timer of `OutgoingCalls` ends the wait, and for a subscription.
         response: The response.
         error: The reason why there is no response, or none that can be decoded.
+        is_timed_out: True if the timer has ended the wait.
     """
 
     request: OutgoingRequest
@@ -87,6 +88,7 @@ class Call(msgspec.Struct, eq=False):
     scope: trio.CancelScope | None = None
     response: ResponseReceived | None = None
     error: ConnectionLost | ProtocolError | None = None
+    is_timed_out: bool = False
     _progress: deque[Any] | None = None
     _waiting: trio.lowlevel.Task | None = None
 
@@ -113,6 +115,11 @@ class Call(msgspec.Struct, eq=False):
         self.error = error
         self._wake()
 
+    def time_out(self) -> None:
+        """End the wait for the response; a response that arrives before the caller runs counts."""
+        self.is_timed_out = True
+        self._wake()
+
     def queue_progress(self, params: Any) -> bool:
         """Queue a progress notification; return False if an older one was dropped for it."""
         if self._progress is None:
@@ -123,11 +130,11 @@ class Call(msgspec.Struct, eq=False):
         return not is_full
 
     async def next_progress(self) -> Any:
-        """Return the oldest queued progress notification; None if the call has ended.
+        """Return the oldest queued progress notification; None if the call has ended or timed out.
 
         Only one task may wait for it at a time.
         """
-        while not (self._progress or self.response or self.error):
+        while not (self._progress or self.response or self.error or self.is_timed_out):
             self._waiting = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         return self._progress.popleft() if self._progress else None
@@ -189,6 +196,9 @@ class OutgoingCalls:
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _open: dict[int, Call] = attrs.field(default=NO_ITEMS, init=False)
     _is_paused: bool = attrs.field(default=False, init=False)
+    # The scope in which the timer sleeps, and its deadline; None and infinite without a timer.
+    _timer: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _timer_deadline: float = attrs.field(default=math.inf, init=False)
 
     # The caller's side.
 
@@ -230,8 +240,12 @@ class OutgoingCalls:
             request,
             self.connection.limits.messages.progress_queued_max,
             related_request_id=related_request_id,
-            scope=trio.CancelScope(deadline=self._deadline(request)),
         )
+        # A cancel scope with a deadline takes a fifth of the time of a call. It is needed for a
+        # callback, which may wait, and in a lane: a replay finds the deadlines of lanes in scopes.
+        if on_progress is not None or lane is not None:
+            call.scope = trio.CancelScope()
+        self._set_deadline(call)
         self._send(call, lane)
         if activity is not None:
             activity.request_id = request.id
@@ -240,14 +254,11 @@ class OutgoingCalls:
         # A response that has arrived counts, even if the caller is cancelled at the same time.
         kind = "cxl"
         try:
-            with call.scope:
-                while (params := await call.next_progress()) is not None:
-                    if lane is not None:
-                        self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
-                    assert on_progress is not None  # or else the request asks for no progress
-                    waiting = on_progress(params)
-                    if waiting is not None:
-                        await waiting
+            if call.scope is None:
+                await call.next_progress()
+            else:
+                with call.scope:
+                    await self._pass_progress(call, on_progress, lane)
             if call.has_ended:
                 kind = "res" if call.has_result else "err"
         finally:
@@ -319,18 +330,53 @@ class OutgoingCalls:
             call.request.message, lane, related_request_id=call.related_request_id, at_once=True
         )
 
-    def _deadline(self, request: OutgoingRequest) -> float:
-        """Return the time at which a request times out; never while timeouts are paused."""
-        return math.inf if self._is_paused else request.budget.deadline
+    async def _pass_progress(
+        self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
+    ) -> None:
+        """Call `on_progress` for each progress notification until the call ends."""
+        while (params := await call.next_progress()) is not None:
+            if lane is not None:
+                self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
+            assert on_progress is not None  # or else the request asks for no progress
+            waiting = on_progress(params)
+            if waiting is not None:
+                await waiting
+
+    # Timeouts.
 
     def _set_deadline(self, call: Call) -> None:
-        """Move the time at which a call times out; a subscription has none."""
+        """Let a call time out at the end of its budget; never while timeouts are paused."""
+        deadline = math.inf if self._is_paused else call.request.budget.deadline
         if call.scope is not None:
-            call.scope.deadline = self._deadline(call.request)
+            call.scope.deadline = deadline
+        elif deadline < self._timer_deadline:
+            self._timer_deadline = deadline
+            if self._timer is None:
+                self._timer = trio.CancelScope(deadline=deadline)
+                trio.lowlevel.spawn_system_task(self._time_out_calls, self._timer)
+            else:
+                self._timer.deadline = deadline
+
+    async def _time_out_calls(self, timer: trio.CancelScope) -> None:
+        """Sleep until a deadline, end the waits without a scope that time out, and sleep again.
+
+        The deadline does not move when its call ends: then this finds that no call has timed out.
+        """
+        with timer:
+            await trio.sleep_forever()
+        self._timer, self._timer_deadline = None, math.inf
+        now = max(trio.current_time(), timer.deadline)
+        for call in self._open.values():
+            if call.scope is None:
+                if call.request.budget.deadline <= now and not self._is_paused:
+                    call.time_out()
+                else:
+                    self._set_deadline(call)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._open[call.request.id]
-        reason = "timeout" if call.scope is not None and call.scope.cancelled_caught else "cancelled by the caller"
+        has_timed_out = call.is_timed_out or (call.scope is not None and call.scope.cancelled_caught)
+        reason = "timeout" if has_timed_out else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
             self.send_queue.post(
@@ -388,6 +434,8 @@ class OutgoingCalls:
         one by one.
         """
         self.loss = loss
+        if self._timer is not None:
+            self._timer.cancel()
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._open.values():
