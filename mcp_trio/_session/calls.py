@@ -78,6 +78,7 @@ class Call(msgspec.Struct, eq=False):
             timer of `OutgoingCalls` ends the wait, and for a subscription.
         response: The response.
         error: The reason why there is no response, or none that can be decoded.
+        has_ended: True if there is a response or an error.
         is_timed_out: True if the timer has ended the wait.
     """
 
@@ -88,14 +89,10 @@ class Call(msgspec.Struct, eq=False):
     scope: trio.CancelScope | None = None
     response: ResponseReceived | None = None
     error: ConnectionLost | ProtocolError | None = None
+    has_ended: bool = False
     is_timed_out: bool = False
     _progress: deque[Any] | None = None
     _waiting: trio.lowlevel.Task | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the call has ended."""
-        return self.response is not None or self.error is not None
 
     @property
     def has_result(self) -> bool:
@@ -104,7 +101,7 @@ class Call(msgspec.Struct, eq=False):
 
     def finish(self, response: ResponseReceived) -> None:
         """End the call with its response."""
-        self.response = response
+        self.response, self.has_ended = response, True
         # The callbacks for progress that has arrived may take longer than the time budget.
         if self.request.wants_progress and self.scope is not None:
             self.scope.deadline = math.inf
@@ -112,7 +109,7 @@ class Call(msgspec.Struct, eq=False):
 
     def fail(self, error: ConnectionLost | ProtocolError) -> None:
         """End the call without a response, or with one that cannot be decoded."""
-        self.error = error
+        self.error, self.has_ended = error, True
         self._wake()
 
     def time_out(self) -> None:
@@ -134,7 +131,7 @@ class Call(msgspec.Struct, eq=False):
 
         Only one task may wait for it at a time.
         """
-        while not (self._progress or self.response or self.error or self.is_timed_out):
+        while not (self._progress or self.has_ended or self.is_timed_out):
             self._waiting = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         return self._progress.popleft() if self._progress else None
