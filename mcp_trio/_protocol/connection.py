@@ -1076,7 +1076,7 @@ class Connection:
             Unencodable: The text is too large.
         """
         params = request.report(progress, total, message)
-        if params is None or not self._is_allowed(self.our_role, _REFERENCE):
+        if params is None or (self.our_role, _REFERENCE) not in SESSION_TRANSITIONS[self.state]:
             return None
         if message is None:
             return encode_plain_notification(PROGRESS, params)

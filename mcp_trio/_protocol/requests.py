@@ -130,7 +130,8 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         peer: The sender.
         client_key: The key of the client whose share of the limits the request takes (`shares.py`):
             its principal, or a number that the channel gives to each address.
-        progress_last: The last progress that was reported; the next one must be greater.
+        progress_last: The last progress that was reported; the next one must be greater. Before
+            the first one, it is less than any other number.
         state: The state.
         observation: What the observers of the session noted at its beginning; None without any.
     """
@@ -142,7 +143,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     progress_token: RequestId | None = None
     peer: Peer = UNKNOWN_PEER
     client_key: str | int = 0
-    progress_last: float | None = None
+    progress_last: float = -_INFINITY
     state: IncomingState = IncomingState.RECEIVED
     observation: Any = None
 
@@ -191,14 +192,12 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
         # A comparison also works for integers for which `math.isfinite` raises OverflowError.
-        is_finite = -_INFINITY < progress < _INFINITY
-        if not (is_finite and (total is None or -_INFINITY < total < _INFINITY)):
-            number = total if is_finite else progress
-            raise LocalProtocolError(f"progress must be a finite number, not {number}")
-        if self.progress_token is None or self.state is not _RUNNING:
-            return None
-        last = self.progress_last
-        if last is not None and progress <= last:
+        has_increased = self.progress_last < progress < _INFINITY
+        if not (has_increased or -_INFINITY < progress < _INFINITY):
+            raise LocalProtocolError(f"progress must be a finite number, not {progress}")
+        if total is not None and not -_INFINITY < total < _INFINITY:
+            raise LocalProtocolError(f"progress must be a finite number, not {total}")
+        if self.progress_token is None or self.state is not _RUNNING or not has_increased:
             return None
         self.progress_last = progress
         return types.ProgressParams(
