@@ -79,7 +79,7 @@ class Call(msgspec.Struct, eq=False):
         response: The response.
         error: The reason why there is no response, or none that can be decoded.
         has_ended: True if there is a response or an error.
-        is_timed_out: True if the timer has ended the wait.
+        is_timed_out: True if a time limit has ended the wait.
     """
 
     request: OutgoingRequest
@@ -256,6 +256,7 @@ class OutgoingCalls:
             else:
                 with call.scope:
                     await self._pass_progress(call, on_progress, lane)
+                call.is_timed_out = call.scope.cancelled_caught
             if call.has_ended:
                 kind = "res" if call.has_result else "err"
         finally:
@@ -372,8 +373,7 @@ class OutgoingCalls:
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._open[call.request.id]
-        has_timed_out = call.is_timed_out or (call.scope is not None and call.scope.cancelled_caught)
-        reason = "timeout" if has_timed_out else "cancelled by the caller"
+        reason = "timeout" if call.is_timed_out else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
             self.send_queue.post(

@@ -270,7 +270,7 @@ class Handling(msgspec.Struct, eq=False):
         )
 
     async def _send(self, make: Callable[..., bytes | None], *arguments: Any) -> None:
-        """Send the message that `make` returns for the request and the arguments, if it returns one.
+        """Send the message that `make` returns for the request and the arguments, or nothing.
 
         `make` depends on state that other tasks change, and while this waits, a retry may replace
         the request. It is therefore called in the lane's turn, and its call is recorded even if
