@@ -593,6 +593,16 @@ class Client:
                 not ask for.
             Exception: A callback raised it.
         """
+        started = trio.current_time()
+        result = await self._send(
+            method,
+            params,
+            idle_seconds=idle_seconds,
+            total_seconds=total_seconds,
+            on_progress=progress,
+        )
+        if not (rounds and isinstance(result, types.InputRequiredResult)):
+            return result
 
         async def send(params: ParamsToSend | None, total_seconds: float | None) -> Any:
             return await self._send(
@@ -603,10 +613,6 @@ class Client:
                 on_progress=progress,
             )
 
-        started = trio.current_time()
-        result = await send(params, total_seconds)
-        if not (rounds and isinstance(result, types.InputRequiredResult)):
-            return result
         retries = RequestRetries(
             method=method,
             send=send,
@@ -895,7 +901,7 @@ class Client:
             LocalProtocolError: The server is a legacy one: use `list_changed` and `subscribe`.
             ConnectionLost: The session has ended.
         """
-        session = await self._open_session()
+        session = self._open_session() or await self._reconnect()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
         requested = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
         stream = SubscriptionStream(requested, self._on_notification)
@@ -918,7 +924,7 @@ class Client:
             LocalProtocolError: The server has no subscriptions to resources.
             MCPError: As `request`.
         """
-        session = await self._open_session()
+        session = self._open_session() or await self._reconnect()
         if not self._is_stateless:
             await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
             self._subscription.uris |= {uri}
@@ -934,7 +940,7 @@ class Client:
             uri: The URI of the resource.
             **options: Timeouts; see `request`.
         """
-        session = await self._open_session()
+        session = self._open_session() or await self._reconnect()
         if self._is_stateless:
             await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
         else:
@@ -1196,34 +1202,38 @@ class Client:
     def _reconnects(self) -> bool:
         return self.restart or url_of(self.target) is not None
 
-    async def _open_session(self) -> Session:
-        """Return the open session; if it has ended, connect again where that is allowed.
+    def _open_session(self) -> Session | None:
+        """Return the session; None if it has ended, and the client may connect again."""
+        session = self._session
+        if session.cause is not None and self._reconnects and not self._is_closed:
+            return None
+        self._subscription.revive()
+        return session
+
+    async def _reconnect(self) -> Session:
+        """Connect again, unless another task has done so meanwhile, and return the session.
 
         Raises:
             MCPError: As connecting; the next call tries again.
         """
-        if self._has_to_reconnect:
-            async with self._reconnecting:
-                if self._has_to_reconnect:
-                    assert self._session_task is not None
-                    if url_of(self.target) is None:
-                        logger.warning("%s has ended; starting it again", self._server_name)
-                    else:
-                        logger.warning(
-                            "the connection to %s is lost; connecting again", self._server_name
-                        )
-                    await self._session_task.wait_ended()
-                    # Another server may run now: only the kind of the server is remembered.
-                    self._cache.clear()
-                    self._output_schemas.forget()
-                    await self._connect_session()
-        self._subscription.revive()
-        return self._session
-
-    @property
-    def _has_to_reconnect(self) -> bool:
-        has_ended = self._session_task is not None and self._session_task.session.cause is not None
-        return has_ended and self._reconnects and not self._is_closed
+        async with self._reconnecting:
+            session = self._open_session()
+            if session is None:
+                assert self._session_task is not None
+                if url_of(self.target) is None:
+                    logger.warning("%s has ended; starting it again", self._server_name)
+                else:
+                    logger.warning(
+                        "the connection to %s is lost; connecting again", self._server_name
+                    )
+                await self._session_task.wait_ended()
+                # Another server may run now: only the kind of the server is remembered.
+                self._cache.clear()
+                self._output_schemas.forget()
+                await self._connect_session()
+                self._subscription.revive()
+                session = self._session
+        return session
 
     def _start_in_session(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task that lives as long as the session."""
@@ -1261,7 +1271,7 @@ class Client:
 
     def _log_malformed(self, session: Session) -> None:
         """Warn once if the server has sent malformed messages."""
-        count = session.connection.counts["malformed"]
+        count = session.connection.counts.get("malformed", 0)
         if count and not self._has_logged_malformed:
             self._has_logged_malformed = True
             logger.warning(
@@ -1280,34 +1290,27 @@ class Client:
             self._output_schemas.forget()
 
     async def _send(self, method: str, params: ParamsToSend | None, **options: Any) -> Any:
-        """Return the result of one request, from the cache if it has a valid one."""
+        """Return the result of one request, from the cache if it has a valid one.
+
+        A request that is lost is repeated once where that is safe.
+        """
         # Only stateless servers announce how long a result is valid.
         key = cache_key(method, params) if self.cache and self._is_stateless else None
-        if key is None:
-            return await self._send_uncached(method, params, options)
-        cached = self._cache.get(key, trio.current_time())
-        if cached is not None:
-            await trio.lowlevel.checkpoint()
-            return cached
-        changes = self._cache.changes  # `put` keeps no result if the server reports one meanwhile
-        result = await self._send_uncached(method, params, options)
-        if isinstance(result, types.CacheableResult):
-            self._cache.put(key, result, now=trio.current_time(), changes=changes)
-        return result
-
-    async def _send_uncached(self, method: str, params: ParamsToSend | None, options: Any) -> Any:
-        """Return the result of one request; if it is lost, repeat it once where that is safe."""
-        session = await self._open_session()
+        changes = 0
+        if key is not None:
+            cached = self._cache.get(key, trio.current_time())
+            if cached is not None:
+                await trio.lowlevel.checkpoint()
+                return cached
+            changes = self._cache.changes  # `put` keeps no result if a change is reported meanwhile
+        session = self._open_session() or await self._reconnect()
+        result: Any = None
+        repeats = False
         try:
-            return await session.request(method, params, **options)
+            result = await session.request(method, params, **options)
         except ConnectionLost as loss:
-            reconnects_to_url = is_http_target(self.target) and self._reconnects
-            row = self._methods.get(method)
-            only_reads = row is not None and row.is_cacheable
-            # The request was not delivered, or only to a session that had expired.
-            had_no_effect = not isinstance(loss, OutcomeUnknown) and loss.http_status is None
-            may_repeat = reconnects_to_url and (only_reads or had_no_effect)
-            if not (may_repeat or (only_reads and self.restart)):
+            repeats = self._may_repeat(method, loss)
+            if not repeats:
                 raise
         except RequestError as error:
             if error.code == URL_ELICITATION_REQUIRED:
@@ -1316,8 +1319,22 @@ class Client:
             raise
         finally:
             self._log_malformed(session)
-        session = await self._open_session()
-        return await session.request(method, params, **options)
+        if repeats:
+            session = self._open_session() or await self._reconnect()
+            result = await session.request(method, params, **options)
+        if key is not None and isinstance(result, types.CacheableResult):
+            self._cache.put(key, result, now=trio.current_time(), changes=changes)
+        return result
+
+    def _may_repeat(self, method: str, loss: ConnectionLost) -> bool:
+        """Return whether a lost request may be sent again."""
+        reconnects_to_url = is_http_target(self.target) and self._reconnects
+        row = self._methods.get(method)
+        only_reads = row is not None and row.is_cacheable
+        # The request was not delivered, or only to a session that had expired.
+        had_no_effect = not isinstance(loss, OutcomeUnknown) and loss.http_status is None
+        may_repeat = reconnects_to_url and (only_reads or had_no_effect)
+        return may_repeat or (only_reads and self.restart)
 
     async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
         try:

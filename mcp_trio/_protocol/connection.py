@@ -315,6 +315,9 @@ class _ResultType(msgspec.Struct, rename="camel", gc=False):
     result_type: str = COMPLETE
 
 
+_decode_result_type: Final = msgspec.json.Decoder(_ResultType).decode
+
+
 class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` turns into a response
     """A received request is answered with an error before any handler runs."""
 
@@ -385,6 +388,9 @@ class Connection:
     # The same row once a call in the session was allowed, until state or peer change.
     _allowed_call_row: Method | None = attrs.field(default=None, init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _client_metadata: tuple[ProtocolVersion, Mapping[str, Any]] | None = attrs.field(
+        default=None, init=False
+    )
     # The sender of the message that is being received, as in `PrincipalMessage`.
     _auth: AuthInfo | None = attrs.field(default=None, init=False)
     _client_number: int = attrs.field(default=0, init=False)
@@ -815,19 +821,22 @@ class Connection:
 
     def _receive_response(self, message: Response | ErrorResponse, _size: int) -> Event:
         request_id = message.id
-        if self.outgoing.forget_abandoned(request_id):
-            text = f"request {request_id!r} was abandoned before its response"
-            return self._ignored("late answer", text)
         request = self.outgoing.finish(request_id)
         if request is None:
+            if self.outgoing.forget_abandoned(request_id):
+                text = f"request {request_id!r} was abandoned before its response"
+                return self._ignored("late answer", text)
             reason = f": {message.error.message}" if isinstance(message, ErrorResponse) else ""
             text = f"no open request has the id {request_id!r} of this response{reason}"
             return self._ignored("unknown answer", text)
-        if isinstance(message, ErrorResponse):
-            self._move(self.their_role, _response_trigger(request, is_result=False))
-            return ResponseReceived(request, None, message.error)
-        self._move(self.their_role, _response_trigger(request, is_result=True))
-        return ResponseReceived(request, message.result, None)
+        result, error = None, None
+        if isinstance(message, Response):
+            result = message.result
+        else:
+            error = message.error
+        if request.method.trigger is _INITIALIZE:  # no other response changes the state
+            self._move(self.their_role, _response_trigger(request, is_result=error is None))
+        return ResponseReceived(request, result, error)
 
     # Sending requests.
 
@@ -854,26 +863,37 @@ class Connection:
                 was opened.
         """
         protocol_version = self._version_for(method)
-        row, trigger = self._sendable(method, protocol_version, is_request=True)
+        row, state = self._sendable(method, protocol_version, is_request=True)
         check_user_meta(params)
         request_id = self.outgoing.next_id()
         params = downgraded(params, protocol_version)
-        own = self.request_metadata() if self.our_role is Role.CLIENT else dict[str, Any]()
-        if protocol_version.is_stateless:
-            own = {**own, **client_metadata(protocol_version, self.our_capabilities, self.our_info)}
+        own: Mapping[str, Any] = NO_ITEMS
+        if self.our_role is _CLIENT:
+            own = self.request_metadata()
+            if protocol_version.is_stateless:
+                own = {**own, **self._client_metadata_for(protocol_version)}
+        if wants_progress:
+            own = {**own, PROGRESS_TOKEN: request_id}
         if own:
             params = with_meta(params, own)
-        if wants_progress:
-            params = with_meta(params, {PROGRESS_TOKEN: request_id})
         depth_max = self.limits.messages.json_depth_max
         message = self.within_limit(
             encode_request(request_id, method, params, json_depth_max=depth_max)
         )
-        self._move(self.our_role, trigger)
+        self.state = state
         budget = Budget(started=now, idle_seconds=idle_seconds, total_seconds=total_seconds)
         request = OutgoingRequest(request_id, row, message, budget, wants_progress)
         self.outgoing.add(request)
         return request
+
+    def _client_metadata_for(self, protocol_version: ProtocolVersion) -> Mapping[str, Any]:
+        """Return the `_meta` of each stateless request, encoded once."""
+        kept = self._client_metadata
+        if kept is None or kept[0] is not protocol_version:
+            members = client_metadata(protocol_version, self.our_capabilities, self.our_info)
+            encoded = {name: Raw(msgspec.json.encode(member)) for name, member in members.items()}
+            kept = self._client_metadata = protocol_version, encoded
+        return kept[1]
 
     def _sendable(
         self,
@@ -882,8 +902,8 @@ class Connection:
         *,
         is_request: bool,
         is_acknowledged: bool = False,
-    ) -> tuple[Method, SessionTrigger]:
-        """Return the row and the trigger of a message that may be sent now.
+    ) -> tuple[Method, SessionState]:
+        """Return the row of a message that may be sent now, and the state of the session after it.
 
         A notification of a subscription that the server has acknowledged needs no capability.
         """
@@ -898,14 +918,15 @@ class Connection:
         if protocol_version not in row.protocol_versions:
             raise LocalProtocolError(f"protocol version {protocol_version.name} has no {method}")
         trigger = _trigger(row, is_stateless=protocol_version.is_stateless)
-        if not self._is_allowed(self.our_role, trigger):
+        after = SESSION_TRANSITIONS[self.state].get((self.our_role, trigger))
+        if after is None:
             raise LocalProtocolError(
                 f"{method} is not allowed now: the session is {self.state.name}"
             )
         required = row.required_capability
         if not (is_acknowledged or self._is_announced(required, protocol_version)):
             raise LocalProtocolError(f"{method} needs the {required}, which is not announced")
-        return row, trigger
+        return row, after
 
     def decode_result(self, request: OutgoingRequest, raw: Raw) -> Any:
         """Return the typed result of a request that this side has sent.
@@ -916,10 +937,10 @@ class Connection:
             RemoteProtocolError: The result does not have the shape of the method's results, or its
                 `resultType` is unknown.
         """
-        method, kind = request.method, COMPLETE
+        method, kind, peer = request.method, COMPLETE, self.peer
         try:
-            if self.protocol_version is not None and self.protocol_version.is_stateless:
-                kind = msgspec.json.decode(raw, type=_ResultType).result_type
+            if peer is not None and peer.protocol_version.is_stateless:
+                kind = _decode_result_type(raw).result_type
             if kind == COMPLETE:
                 return method.decode_result(raw)
             if kind == INPUT_REQUIRED and method.has_rounds:
@@ -1091,15 +1112,15 @@ class Connection:
             self._version_for(method) if request is None else request.peer.protocol_version
         )
         is_acknowledged = request is not None and request.method.is_subscription
-        _, trigger = self._sendable(
+        row, state = self._sendable(
             method, protocol_version, is_request=False, is_acknowledged=is_acknowledged
         )
-        if trigger is _REFERENCE:
+        if row.trigger is _REFERENCE:
             raise LocalProtocolError(f"{method} is about a request: call progress() or abandon()")
         params = downgraded(params, protocol_version)
         depth_max = self.limits.messages.json_depth_max
         message = self.within_limit(encode_notification(method, params, json_depth_max=depth_max))
-        self._move(self.our_role, trigger)
+        self.state = state
         return message
 
     def progress(
@@ -1122,7 +1143,7 @@ class Connection:
             Unencodable: The text is too large.
         """
         params = request.report(progress, total, message)
-        if params is None or not self._is_allowed(self.our_role, _REFERENCE):
+        if params is None or (self.our_role, _REFERENCE) not in SESSION_TRANSITIONS[self.state]:
             return None
         if message is None:
             return encode_plain_notification(PROGRESS, params)

@@ -447,6 +447,8 @@ def check_user_meta(params: ParamsToSend | None) -> None:
         LocalProtocolError: It has a progress token, or a key that is malformed or reserved.
     """
     meta = meta_of(params)
+    if not meta:
+        return
     if PROGRESS_TOKEN in meta:
         raise LocalProtocolError(f"_meta.{PROGRESS_TOKEN} is reserved: pass progress= to the call")
     try:

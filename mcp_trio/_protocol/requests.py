@@ -115,6 +115,7 @@ OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, Outg
 
 # Reading a member from its enumeration is slow in CPython 3.11: it calls a function in Python.
 _RUNNING: Final = IncomingState.RUNNING
+_RESPOND: Final = OutgoingTrigger.RESPOND
 
 
 class IncomingRequest(msgspec.Struct, gc=False, eq=False):
@@ -129,7 +130,8 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         peer: The sender.
         client_key: The key of the client whose share of the limits the request takes (`shares.py`):
             its principal, or a number that the channel gives to each address.
-        progress_last: The last progress that was reported; the next one must be greater.
+        progress_last: The last progress that was reported; the next one must be greater. Before
+            the first one, it is less than any other number.
         state: The state.
         observation: What the observers of the session noted at its beginning; None without any.
         handling: The session's object for the handler, from the start to the response.
@@ -142,7 +144,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     progress_token: RequestId | None = None
     peer: Peer = UNKNOWN_PEER
     client_key: str | int = 0
-    progress_last: float | None = None
+    progress_last: float = -_INFINITY
     state: IncomingState = IncomingState.RECEIVED
     observation: Any = None
     handling: Any = None
@@ -192,14 +194,12 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
         # A comparison also works for integers for which `math.isfinite` raises OverflowError.
-        is_finite = -_INFINITY < progress < _INFINITY
-        if not (is_finite and (total is None or -_INFINITY < total < _INFINITY)):
-            number = total if is_finite else progress
-            raise LocalProtocolError(f"progress must be a finite number, not {number}")
-        if self.progress_token is None or self.state is not _RUNNING:
-            return None
-        last = self.progress_last
-        if last is not None and progress <= last:
+        has_increased = self.progress_last < progress < _INFINITY
+        if not (has_increased or -_INFINITY < progress < _INFINITY):
+            raise LocalProtocolError(f"progress must be a finite number, not {progress}")
+        if total is not None and not -_INFINITY < total < _INFINITY:
+            raise LocalProtocolError(f"progress must be a finite number, not {total}")
+        if self.progress_token is None or self.state is not _RUNNING or not has_increased:
             return None
         self.progress_last = progress
         return types.ProgressParams(
@@ -332,42 +332,40 @@ class Admission:
 # Sent requests.
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class Budget:
+class Budget(msgspec.Struct, kw_only=True, gc=False, eq=False):
     """The time limits of a sent request, in seconds on any clock. Either may be infinite.
 
     Attributes:
         started: The time at which the request was sent.
-        idle_seconds: The limit on the time since the last activity.
+        idle_seconds: The limit on the time since the last activity, or since the start.
         total_seconds: The limit on the time since the start.
-        last_activity: The time of the last progress notification, or of the start.
+        last_activity: The time of the last progress notification; None before the first.
     """
 
     started: float
     idle_seconds: float
     total_seconds: float
-    last_activity: float = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.last_activity = self.started
+    last_activity: float | None = None
 
     @property
     def deadline(self) -> float:
         """The time at which the first of the two limits is exceeded."""
+        if self.last_activity is None:
+            return self.started + min(self.idle_seconds, self.total_seconds)
         return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
 
     def postpone(self, seconds: float) -> None:
         """Move both limits by the time for which they were paused, for example during a login."""
         self.started += seconds
-        self.last_activity += seconds
+        if self.last_activity is not None:
+            self.last_activity += seconds
 
     def expired(self, now: float) -> str | None:
         """Return the limit that is exceeded at `now`: "total", "idle" or None."""
         if now >= self.started + self.total_seconds:
             return "total"
-        if now >= self.last_activity + self.idle_seconds:
-            return "idle"
-        return None
+        last_activity = self.started if self.last_activity is None else self.last_activity
+        return "idle" if now >= last_activity + self.idle_seconds else None
 
 
 class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
@@ -445,7 +443,7 @@ class OutgoingRequests:
         request = self.get(request_id)
         if request is not None:
             del self._open[request.id]
-            request.move(OutgoingTrigger.RESPOND)
+            request.move(_RESPOND)
         return request
 
     def forget_abandoned(self, request_id: RequestId | None) -> bool:

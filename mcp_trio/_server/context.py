@@ -611,15 +611,16 @@ class Context(BaseContext):
         """Return whether the request was cancelled, so that its result is not sent."""
         return self._handling.is_cancelled
 
-    async def report_progress(
+    def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Notify the client of the progress of this request.
 
         Nothing is sent if the client did not ask for progress, or if `progress` has not increased.
         `message` is left out for protocol versions that lack it.
         """
-        await self._handling.progress(progress, total, message)
+        # A plain function that returns a coroutine saves another one for each notification.
+        return self._handling.progress(progress, total, message)
 
     async def log(self, level: types.LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, if `level` is at least `log_level`.

@@ -291,14 +291,18 @@ class Signature:
     @cached_property
     def context_parameter(self) -> str | None:
         """The name of the parameter that receives the context, if there is one."""
-        foreign = self._context_names(self.foreign_context_types)
+        # Most handlers have no context, so that one search for all kinds of it is enough.
+        kinds = (*self.foreign_context_types, *self.context_types)
+        names = [name for name, hint in self.hints.items() if _is_context(hint, kinds)]
+        foreign = [
+            name for name in names if _is_context(self.hints[name], self.foreign_context_types)
+        ]
         if foreign:
             raise TypeError(
                 f"{parameter_label(self._function, foreign[0])} has to be a "
                 f"{self.context_types[0].__name__}: only a `def` handler in a thread receives a "
                 "ThreadContext"
             )
-        names = self._context_names(self.context_types)
         if not names:
             names = [
                 item.name
@@ -309,9 +313,6 @@ class Signature:
             label = parameter_label(self._function, names[1])
             raise TypeError(f"{label} is a second context; a handler has one")
         return names[0] if names else None
-
-    def _context_names(self, kinds: tuple[type[Any], ...]) -> list[str]:
-        return [name for name, hint in self.hints.items() if _is_context(hint, kinds)]
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:

@@ -65,8 +65,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     on_progress: ProgressCallback | None = None
 
 
-@attrs.define(eq=False, repr=False)
-class Call:
+class Call(msgspec.Struct, eq=False):
     """An outgoing request and its waiting caller; it ends with a response or an error, never both.
 
     Attributes:
@@ -75,28 +74,25 @@ class Call:
         on_notification: A function that receives each notification of a subscription at once, and
             returns whether the callbacks receive it as well.
         related_request_id: The id of the peer's request whose handler sends this request.
-        scope: The cancel scope of the caller; its deadline moves with progress.
+        scope: The cancel scope of the caller, whose deadline moves with progress; None if the
+            timer of `OutgoingCalls` ends the wait, and for a subscription.
         response: The response.
         error: The reason why there is no response, or none that can be decoded.
+        has_ended: True if there is a response or an error.
+        is_timed_out: True if a time limit has ended the wait.
     """
 
     request: OutgoingRequest
     progress_queued_max: int
     on_notification: OnNotification | None = None
     related_request_id: RequestId | None = None
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    response: ResponseReceived | None = attrs.field(default=None, init=False)
-    error: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
-    _progress: deque[Any] = attrs.field(init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._progress = deque(maxlen=self.progress_queued_max)
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the call has ended."""
-        return self.response is not None or self.error is not None
+    scope: trio.CancelScope | None = None
+    response: ResponseReceived | None = None
+    error: ConnectionLost | ProtocolError | None = None
+    has_ended: bool = False
+    is_timed_out: bool = False
+    _progress: deque[Any] | None = None
+    _waiting: trio.lowlevel.Task | None = None
 
     @property
     def has_result(self) -> bool:
@@ -105,31 +101,50 @@ class Call:
 
     def finish(self, response: ResponseReceived) -> None:
         """End the call with its response."""
-        self.response = response
+        self.response, self.has_ended = response, True
         # The callbacks for progress that has arrived may take longer than the time budget.
-        if self.request.wants_progress:
+        if self.request.wants_progress and self.scope is not None:
             self.scope.deadline = math.inf
-        self._changed.set()
+        self._wake()
 
     def fail(self, error: ConnectionLost | ProtocolError) -> None:
         """End the call without a response, or with one that cannot be decoded."""
-        self.error = error
-        self._changed.set()
+        self.error, self.has_ended = error, True
+        self._wake()
+
+    def time_out(self) -> None:
+        """End the wait for the response; a response that arrives before the caller runs counts."""
+        self.is_timed_out = True
+        self._wake()
 
     def queue_progress(self, params: Any) -> bool:
         """Queue a progress notification; return False if an older one was dropped for it."""
+        if self._progress is None:
+            self._progress = deque(maxlen=self.progress_queued_max)
         is_full = len(self._progress) == self.progress_queued_max
         self._progress.append(params)
-        self._changed.set()
+        self._wake()
         return not is_full
 
     async def next_progress(self) -> Any:
-        """Return the oldest queued progress notification; None if the call has ended."""
-        while not (self._progress or self.has_ended):
-            if self._changed.is_set():
-                self._changed = trio.Event()
-            await self._changed.wait()
+        """Return the oldest queued progress notification; None if the call has ended or timed out.
+
+        Only one task may wait for it at a time.
+        """
+        while not (self._progress or self.has_ended or self.is_timed_out):
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         return self._progress.popleft() if self._progress else None
+
+    def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiting = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self) -> None:
+        """Wake the task that waits for progress or the end of the call, if there is one."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            trio.lowlevel.reschedule(waiting)
 
     def outcome(self) -> msgspec.Raw:
         """Return the raw result.
@@ -178,6 +193,9 @@ class OutgoingCalls:
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _open: dict[int, Call] = attrs.field(default=NO_ITEMS, init=False)
     _is_paused: bool = attrs.field(default=False, init=False)
+    # The scope in which the timer sleeps, and its deadline; None and infinite without a timer.
+    _timer: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _timer_deadline: float = attrs.field(default=math.inf, init=False)
 
     # The caller's side.
 
@@ -220,12 +238,32 @@ class OutgoingCalls:
             self.connection.limits.messages.progress_queued_max,
             related_request_id=related_request_id,
         )
+        # A cancel scope with a deadline takes a fifth of the time of a call. It is needed for a
+        # callback, which may wait, and in a lane: a replay finds the deadlines of lanes in scopes.
+        if on_progress is not None or lane is not None:
+            call.scope = trio.CancelScope()
+        self._set_deadline(call)
         self._send(call, lane)
         if activity is not None:
             activity.request_id = request.id
             recorder = getattr(self.send_queue.sequencer, "recorder", None)
             activity.record = None if recorder is None else recorder.next_number - 1
-        await self._wait(call, on_progress, lane)
+        # A response that has arrived counts, even if the caller is cancelled at the same time.
+        kind = "cxl"
+        try:
+            if call.scope is None:
+                await call.next_progress()
+            else:
+                with call.scope:
+                    await self._pass_progress(call, on_progress, lane)
+                call.is_timed_out = call.scope.cancelled_caught
+            if call.has_ended:
+                kind = "res" if call.has_result else "err"
+        finally:
+            if lane is not None:
+                self.send_queue.sequencer.resumed(lane, kind)
+            if not call.has_ended:
+                self._abandon(call, lane)
         if not call.has_ended:
             raise self._timeout(request)
         return self.connection.decode_result(request, call.outcome())
@@ -286,43 +324,56 @@ class OutgoingCalls:
         if not self._open:
             self._open = {}
         self._open[call.request.id] = call
-        self._set_deadline(call)
         self.send_queue.post(
             call.request.message, lane, related_request_id=call.related_request_id, at_once=True
         )
 
-    def _set_deadline(self, call: Call) -> None:
-        """Let a call time out at the end of its budget; never while timeouts are paused."""
-        call.scope.deadline = math.inf if self._is_paused else call.request.budget.deadline
-
-    async def _wait(
+    async def _pass_progress(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Call `on_progress` for each progress notification until the call ends or times out.
-
-        A response that has arrived counts, even if the caller is cancelled at the same time.
-        """
-        kind = "cxl"
-        try:
-            with call.scope:
-                while (params := await call.next_progress()) is not None:
-                    if lane is not None:
-                        self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
-                    assert on_progress is not None  # or else the request asks for no progress
-                    waiting = on_progress(params)
-                    if waiting is not None:
-                        await waiting
-            if call.has_ended:
-                kind = "res" if call.has_result else "err"
-        finally:
+        """Call `on_progress` for each progress notification until the call ends."""
+        while (params := await call.next_progress()) is not None:
             if lane is not None:
-                self.send_queue.sequencer.resumed(lane, kind)
-            if not call.has_ended:
-                self._abandon(call, lane)
+                self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
+            assert on_progress is not None  # or else the request asks for no progress
+            waiting = on_progress(params)
+            if waiting is not None:
+                await waiting
+
+    # Timeouts.
+
+    def _set_deadline(self, call: Call) -> None:
+        """Let a call time out at the end of its budget; never while timeouts are paused."""
+        deadline = math.inf if self._is_paused else call.request.budget.deadline
+        if call.scope is not None:
+            call.scope.deadline = deadline
+        elif deadline < self._timer_deadline:
+            self._timer_deadline = deadline
+            if self._timer is None:
+                self._timer = trio.CancelScope(deadline=deadline)
+                trio.lowlevel.spawn_system_task(self._time_out_calls, self._timer)
+            else:
+                self._timer.deadline = deadline
+
+    async def _time_out_calls(self, timer: trio.CancelScope) -> None:
+        """Sleep until a deadline, end the waits without a scope that time out, and sleep again.
+
+        The deadline does not move when its call ends: then this finds that no call has timed out.
+        """
+        with timer:
+            await trio.sleep_forever()
+        self._timer, self._timer_deadline = None, math.inf
+        now = max(trio.current_time(), timer.deadline)
+        for call in self._open.values():
+            if call.scope is None:
+                if call.request.budget.deadline <= now and not self._is_paused:
+                    call.time_out()
+                else:
+                    self._set_deadline(call)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
         del self._open[call.request.id]
-        reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
+        reason = "timeout" if call.is_timed_out else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
             self.send_queue.post(
@@ -380,6 +431,8 @@ class OutgoingCalls:
         one by one.
         """
         self.loss = loss
+        if self._timer is not None:
+            self._timer.cancel()
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._open.values():

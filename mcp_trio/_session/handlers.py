@@ -4,7 +4,6 @@ Exceptions of users' handlers end here. An `Exception` becomes the response to i
 Other exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the session.
 """
 
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -216,9 +215,7 @@ class Handling(msgspec.Struct, eq=False):
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
-        connection = self.session.connection
-        # While this waits, a retry may replace the request.
-        return self._send(lambda: connection.progress(self.request, progress, total, message))
+        return self._send(self.session.connection.progress, progress, total, message)
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification that belongs to this request.
@@ -230,20 +227,22 @@ class Handling(msgspec.Struct, eq=False):
             LocalProtocolError: The protocol forbids the notification now.
             Unencodable: The params cannot be encoded as JSON.
         """
-        await self._send(functools.partial(self._notification, method, params))
+        await self._send(self._notification, method, params)
 
     async def notify_if(self, method: str, make: Callable[[], ParamsToSend | None]) -> None:
         """Send a notification with the params that `make` returns, if it does not return None."""
 
-        def notification() -> bytes | None:
+        def notification(request: IncomingRequest) -> bytes | None:
             params = make()
-            return None if params is None else self._notification(method, params)
+            return None if params is None else self._notification(request, method, params)
 
         await self._send(notification)
 
-    def _notification(self, method: str, params: ParamsToSend | None) -> bytes:
-        request = self.request if self.request.peer.protocol_version.is_stateless else None
-        return self.session.connection.notification(method, params, request=request)
+    def _notification(
+        self, request: IncomingRequest, method: str, params: ParamsToSend | None
+    ) -> bytes:
+        belongs_to = request if request.peer.protocol_version.is_stateless else None
+        return self.session.connection.notification(method, params, request=belongs_to)
 
     async def ask(
         self,
@@ -271,11 +270,12 @@ class Handling(msgspec.Struct, eq=False):
             related_request_id=self.request.id,
         )
 
-    async def _send(self, make: Callable[[], bytes | None]) -> None:
-        """Send the message that `make` returns, if it returns one.
+    async def _send(self, make: Callable[..., bytes | None], *arguments: Any) -> None:
+        """Send the message that `make` returns for the request and the arguments, or nothing.
 
-        `make` depends on state that other tasks change. It is therefore called in the lane's turn,
-        and its call is recorded even if nothing is sent.
+        `make` depends on state that other tasks change, and while this waits, a retry may replace
+        the request. It is therefore called in the lane's turn, and its call is recorded even if
+        nothing is sent.
         """
         lane, send_queue = lane_of_caller(self), self.session.send_queue
         self._notifications += 1
@@ -287,9 +287,10 @@ class Handling(msgspec.Struct, eq=False):
             await self._wait_for_request(self.rounds, lane)
         try:
             # A resumable handler that repeats an earlier round has sent this before.
-            is_repeated = self.handler_journal is not None and self.handler_journal.has_next_outcome
-            is_open = self.rounds is None or self.rounds.is_open
-            message = make() if is_open and not is_repeated else None
+            journal, message = self.handler_journal, None
+            is_repeated = journal is not None and journal.has_next_outcome
+            if not is_repeated and (self.rounds is None or self.rounds.is_open):
+                message = make(self.request, *arguments)
         except Exception:
             self._record_unsent(lane, "err")
             raise

@@ -149,8 +149,7 @@ class SendQueue:
         the lane.
         """
         if lane is None:
-            has_room = self._bytes < self._bytes_max
-            if has_room and not checkpoint:
+            if not checkpoint and self._bytes < self._bytes_max:
                 return trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105  awaited by the caller
             return self._wait_for_room(checkpoint=checkpoint)
         return self._wait_in_lane(lane, checkpoint=checkpoint)

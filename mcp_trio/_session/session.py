@@ -369,7 +369,7 @@ class Session:
         """Wait until the callbacks for all notifications that have arrived so far have returned."""
         await self._notifications.done()
 
-    async def request(
+    def request(
         self,
         method: str,
         params: ParamsToSend | None = None,
@@ -379,8 +379,10 @@ class Session:
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
         related_request_id: RequestId | None = None,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Send a request, and return the peer's typed result.
+
+        This is a plain function that returns a coroutine, which saves one for each request.
 
         If this is cancelled or times out, the peer is notified once, and a late response is only
         counted. `on_progress` runs in the caller's task; if it raises, the request is cancelled
@@ -397,8 +399,18 @@ class Session:
             RemoteProtocolError: The response is no valid message, or not a result of the method.
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
-        request = partial(
-            self.calls.request,
+        if self.observers is None:
+            return self.calls.request(
+                method,
+                params,
+                idle_seconds=idle_seconds,
+                total_seconds=total_seconds,
+                on_progress=on_progress,
+                lane=lane,
+                related_request_id=related_request_id,
+            )
+        return self._request_observed(
+            self.observers,
             method,
             params,
             idle_seconds=idle_seconds,
@@ -407,11 +419,15 @@ class Session:
             lane=lane,
             related_request_id=related_request_id,
         )
-        if self.observers is None:
-            return await request()
-        with self.observers.begin_call(self, method, params) as observation:
+
+    async def _request_observed(
+        self, observers: "Observers", method: str, params: ParamsToSend | None, **options: Any
+    ) -> Any:
+        with observers.begin_call(self, method, params) as observation:
             try:
-                result = await request(activity=observation.activity)
+                result = await self.calls.request(
+                    method, params, **options, activity=observation.activity
+                )
             except BaseException as error:
                 observation.raised(error)
                 raise

@@ -81,7 +81,7 @@ class _Meta(msgspec.Struct, gc=False):
     version: Any = msgspec.field(name=PROTOCOL_VERSION, default=None)
 
 
-class _Params(msgspec.Struct, gc=False):
+class _Params(msgspec.Struct, frozen=True, gc=False):
     """The members of `params` that decide how a message is sent."""
 
     meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
@@ -95,8 +95,7 @@ _NO_PARAMS: Final = _Params()
 _decode_params: Final = msgspec.json.Decoder(_Params).decode
 
 
-@attrs.frozen(eq=False, repr=False)
-class OutgoingMessage:
+class OutgoingMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A message to send, with the members that decide how it is sent.
 
     Attributes:
@@ -428,13 +427,14 @@ class HttpChannel:
             self._endpoint_client.session_id = self._endpoint_client.version = None
             if self._tries_http_sse_first:
                 await self._find_endpoint()
-        stream = self._event_stream(request)
         try:
-            await self._post_request(request, stream)
+            stream = await self._post_request(request)
         except UnexpectedResponse as unexpected:
-            await self._handle_unexpected_response(request, unexpected)
+            stream = await self._handle_unexpected_response(request, unexpected)
         if self._message_url is not None:
             await request.answered.wait()
+        if stream is None:  # the response was the body
+            return
         is_stateless = request.message.version is not None
         while not request.answered.is_set():
             # Streams of stateless requests cannot be resumed, nor can streams without event ids.
@@ -449,7 +449,9 @@ class HttpChannel:
                 raise OutcomeUnknown(f"{text} before the response arrived{limit}")
             await stream.resume()
 
-    async def _post_request(self, request: _PendingRequest, stream: EventStream) -> None:
+    async def _post_request(self, request: _PendingRequest) -> EventStream | None:
+        """POST a request, and read its response; return the event stream if that was the body."""
+        stream: EventStream | None = None
         message = request.message
         headers = self._headers(message)
         async with self._endpoint_client.post(
@@ -462,6 +464,7 @@ class HttpChannel:
             if message.method == INITIALIZE:
                 self._endpoint_client.session_id = session_id_of(response)
             if is_event_stream(response):
+                stream = self._event_stream(request)
                 await stream.read(response)
             elif self._message_url is not None:
                 await self._endpoint_client.body_prefix(response)
@@ -479,6 +482,7 @@ class HttpChannel:
                 if not request.answered.is_set():
                     text = f"the server answered HTTP {response.status_code}"
                     raise OutcomeUnknown(f"{text} without a JSON-RPC response")
+        return stream
 
     def _event_stream(self, request: _PendingRequest | None) -> EventStream:
         limits = self._endpoint_client.limits
@@ -568,8 +572,11 @@ class HttpChannel:
 
     async def _handle_unexpected_response(
         self, request: _PendingRequest, unexpected: UnexpectedResponse
-    ) -> None:
+    ) -> EventStream | None:
         """Interpret an unsuccessful response by its body, or else by its HTTP status.
+
+        Returns:
+            The event stream of another response, if the request was sent again.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#backwards-compatibility
         """
@@ -596,11 +603,12 @@ class HttpChannel:
                 text = f"{loss}; as for HTTP+SSE: {reason}"
                 raise ConnectionLost(text, http_status=loss.http_status)
             try:
-                await self._post_request(request, self._event_stream(request))
+                return await self._post_request(request)
             except UnexpectedResponse as again:
-                await self._handle_unexpected_response(request, again)
+                return await self._handle_unexpected_response(request, again)
         else:
             raise unexpected
+        return None
 
     # HTTP+SSE
 

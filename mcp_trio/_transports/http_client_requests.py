@@ -5,6 +5,7 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import AsyncGeneratorType
 from typing import Any, Final, TypeAlias, cast
 
@@ -178,6 +179,27 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
         return kind(": ".join(parts), http_status=self.status)
 
 
+class _OpenResponse:
+    """A context that sends a request, and closes the response at its end.
+
+    As an async generator it would take several times as long, since Trio watches over these.
+    """
+
+    __slots__ = ("_response", "_send")
+
+    def __init__(self, send: Callable[[], Awaitable[httpx2.Response]]) -> None:
+        self._send = send
+        self._response: httpx2.Response
+
+    async def __aenter__(self) -> httpx2.Response:
+        with errors_converted_to(httpx2):
+            self._response = await self._send()
+        return self._response
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._response.aclose()
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class EndpointClient:
     """An HTTP client for the MCP endpoint of one server.
@@ -260,8 +282,7 @@ class EndpointClient:
         known = ((SESSION_ID, self.session_id), (PROTOCOL_VERSION, self.version))
         return [(name, value) for name, value in known if value is not None]
 
-    @asynccontextmanager
-    async def _request(
+    def _request(
         self,
         method: str,
         headers: Headers,
@@ -269,7 +290,8 @@ class EndpointClient:
         content: bytes | None = None,
         url: httpx2.URL | None = None,
         on_progress: OnProgress | None = None,
-    ) -> AsyncGenerator[httpx2.Response, None]:
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
+        """Send a request on entering the returned context, and close the response at its end."""
         # As UTF-8, since event ids, which servers choose freely, may contain any character.
         own = {name.lower().encode(): (name.encode(), value.encode()) for name, value in headers}
         common = [each for each in self._common_headers if each[0].lower() not in own]
@@ -284,15 +306,13 @@ class EndpointClient:
         )
         if content is not None:
             body = _RequestBody(content, self.limits.messages.chunk_bytes, on_progress)
-            request.stream = converted_stream(self._library, body)
-        with errors_converted_to(httpx2):
-            response = await self.http.send(
-                request, stream=True, follow_redirects=False, **self._auth_option
+            is_own = self._library is httpx2
+            request.stream = body if is_own else converted_stream(self._library, body)
+        return _OpenResponse(
+            partial(
+                self.http.send, request, stream=True, follow_redirects=False, **self._auth_option
             )
-        try:
-            yield response
-        finally:
-            await response.aclose()
+        )
 
     async def check_success(self, response: httpx2.Response) -> None:
         """Return if the status is 2xx.

@@ -10,8 +10,7 @@ httpx is never imported here: an object of httpx exists only where it has been i
 
 import functools
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, TypeAlias
 
 import attrs
@@ -30,20 +29,28 @@ def library_of(value: object) -> Library:
 # Errors -------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def errors_converted_to(library: Library) -> Generator[None]:
+class errors_converted_to:  # noqa: N801  a context manager; as a generator it would cost twice as much
     """Replace an error of the other library by the error of `library` with the same class name.
 
     The original error is the `__cause__` of its replacement.
     """
-    try:
-        yield
-    except Exception as error:
-        source = library_of(error)
+
+    __slots__ = ("_library",)
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        library, source = self._library, library_of(error)
         if source in {None, library}:
-            raise
+            return
         if not isinstance(error, source.RequestError | source.StreamError):
-            raise
+            return
         # The most specific class that the library exports; some errors have a private class.
         kind: type = next(
             each for each in type(error).__mro__ if getattr(source, each.__name__, None) is each

@@ -149,8 +149,9 @@ class LineChannel:
         """Write until the sink is full; return how many bytes were written."""
         written = 0
         try:
+            written = self.sink.write_nowait(data)
             while written < len(data):
-                written += self.sink.write_nowait(memoryview(data)[written:] if written else data)
+                written += self.sink.write_nowait(memoryview(data)[written:])
         except BlockingIOError:
             pass
         except OSError as error:
@@ -180,9 +181,15 @@ class LineChannel:
             if not must_wait:
                 # A peer that sends without a pause must not keep the other tasks from running.
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            if messages or not chunk:
+            if messages:
+                return messages
+            if not chunk:
+                await self._check_end()
                 return messages
         raise trio.ClosedResourceError(CLOSED_TEXT)
+
+    async def _check_end(self) -> None:
+        """Raise an error if the stream must not end: a `receive` that gets no message awaits it."""
 
     def _read(self) -> bytes:
         if self._is_ended:

@@ -30,7 +30,6 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._system import SIGKILL, open_process_end
 from mcp_trio._transports.descriptors import (
     Descriptor,
@@ -425,11 +424,7 @@ class ProcessChannel(LineChannel):
         except trio.BrokenResourceError:
             raise await self._connection_lost() from None
 
-    async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return the messages that have arrived, at least one; the end raises `ConnectionLost`."""
-        messages = await super().receive()
-        if messages:
-            return messages
+    async def _check_end(self) -> None:
         raise await self._connection_lost()
 
     async def _finish(self) -> None:

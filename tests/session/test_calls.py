@@ -266,10 +266,75 @@ async def test_a_response_at_the_moment_of_the_timeout_is_returned(mock_clock, s
         await trio.testing.wait_all_tasks_blocked()
         answer = message(id=json.loads(channel.sent[0])["id"], result={"roots": []})
         for call in session.calls._open.values():
-            call.scope.cancel()
+            call.time_out()
         session.take(answer)
     assert results[0].roots == []
     assert len(channel.sent) == 1
+
+
+async def test_requests_with_different_timeouts_time_out_one_by_one(autojump_clock, dial, nursery):
+    session, peer = await dial()
+    began = trio.current_time()
+    ended = {}
+
+    async def ask(seconds):
+        with pytest.raises(RequestTimeout):
+            await session.request("tools/list", total_seconds=seconds)
+        ended[seconds] = trio.current_time() - began
+
+    nursery.start_soon(ask, 30)
+    await trio.sleep(1)
+    for seconds in (5, 50, 10):
+        nursery.start_soon(ask, seconds)
+    await trio.sleep(100)
+    assert ended == {5: 6, 10: 11, 30: 30, 50: 51}
+    methods = [message["method"] for message in await peer.receive_available()]
+    assert methods == ["tools/list"] * 4 + ["notifications/cancelled"] * 4
+
+
+async def test_a_request_outlives_the_deadline_of_one_that_has_ended(
+    autojump_clock, dial, nursery, outcomes
+):
+    session, peer = await dial()
+    outcomes.start("first", session)
+    await peer.send_result(await peer.receive(), {"tools": []})
+    await trio.sleep(40)
+    outcomes.start("second", session)
+    asked = await peer.receive()
+    await trio.sleep(59)
+    await peer.send_result(asked, {"tools": []})
+    await trio.testing.wait_all_tasks_blocked()
+    assert [outcome.tools for outcome in outcomes.values()] == [[], []]
+
+
+async def test_a_request_times_out_later_if_timeouts_are_paused_at_its_deadline(
+    autojump_clock, dial, nursery
+):
+    session, _ = await dial()
+    began = trio.current_time()
+
+    async def pause():
+        await trio.sleep(50)
+        with session.calls.paused_timeouts():
+            await trio.sleep(500)
+
+    nursery.start_soon(pause)
+    with pytest.raises(RequestTimeout):
+        await session.request("tools/list")
+    assert trio.current_time() - began == 560
+
+
+async def test_nothing_waits_for_timeouts_after_the_session(dial, outcomes):
+    session, peer = await dial()
+    before = trio.lowlevel.current_statistics().tasks_living
+    outcomes.start("one", session)
+    await peer.receive()
+    session.shut("closed")
+    await session.ended.wait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert isinstance(outcomes["one"], ConnectionLost)
+    assert trio.lowlevel.current_statistics().tasks_living < before
+    assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
 
 
 @pytest.mark.requirement("PROG-02", "PROG-03", "PROG-07")
