@@ -84,10 +84,13 @@ _Span = tuple[int, int]
 # A shorter text cannot hold a name and a secret.
 _TEXT_CHARS_MIN: Final = 4
 
+# Groups are atomic, and not possessive, because CPython before 3.11.5 gives up too early in a
+# possessive group: https://github.com/python/cpython/issues/106052
+#
 # A name, possibly after a percent escape.
-_NAME_IN_TEXT: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
+_NAME_IN_TEXT: Final = r"(?<![\w.$-])(?>(?:(?<=%)[0-9A-Fa-f]{2})?)(?P<name>[\w.$-]{2,128}+)"
 # The quotes and brackets that close a name.
-_NAME_CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
+_NAME_CLOSED: Final = r"(?>(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*)"
 # A character of a secret without quotes.
 _PLAIN: Final = r"[^\s&;\"'`<>\\]"
 # The end of a secret without quotes: not after a closing bracket or the end of a sentence.
