@@ -152,11 +152,11 @@ class Recorder:
         self.unwritten_bytes = 0
         self.unwritten_bytes_max = limits.recording.unwritten_bytes_max
         # The last step, until a record follows it, and the steps since the last record before it.
-        self.open_step: OpenStep | None = None
+        is_plain = redactor is None and observe is None
+        self.open_step: OpenStep | None = None if is_plain else _NO_SHORTCUT
         self._step: tuple[int, str, int] | None = None
         self._steps: list[str | int] = []
         self._steps_channel = self._steps_begin_ns = self._steps_end_ns = 0
-        self._update_shortcut()
 
     @property
     def time_ns(self) -> int:
@@ -288,16 +288,11 @@ class Recorder:
         self._step = channel, lane, self.clock.ns - self.begin_ns
 
     def _end_shortcut(self) -> None:
-        """Let all records be made by `record` until `_update_shortcut`."""
+        """Let `record` make all records, until it finds that nothing needs it any more."""
         open_step, self.open_step = self.open_step, _NO_SHORTCUT
         if open_step is not None and open_step is not _NO_SHORTCUT:
             lane, channel, ns = open_step
             self._step = channel, lane.name, ns - self.begin_ns
-
-    def _update_shortcut(self) -> None:
-        """Set `open_step`, when no step has to be recorded before the next record."""
-        is_plain = self._redactor is None and self._observe is None
-        self.open_step = None if is_plain and self._mode is _DIRECT else _NO_SHORTCUT
 
     def _list_step(self, channel: int, lane: str, time_ns: int) -> None:
         if channel != self._steps_channel or len(self._steps) >= _STEPS_MAX:
@@ -335,7 +330,8 @@ class Recorder:
         `time_ns` is the time of the record, by default now. When many records have accumulated,
         they are written.
         """
-        self._end_shortcut()
+        if self.open_step is not _NO_SHORTCUT:
+            self._end_shortcut()
         if self.unwritten_bytes > self.unwritten_bytes_max:
             self.flush()
         step_start = HAS_WAITED if has_waited else 0
@@ -370,7 +366,8 @@ class Recorder:
         self.records.append(record)
         if self._observe is not None:
             self._observe(record)
-        self._update_shortcut()
+        elif self._redactor is None and self._mode is _DIRECT:
+            self.open_step = None
         return record.number
 
     def flush(self) -> None:
