@@ -487,6 +487,13 @@ def encode_body(body: Any) -> bytes:
     return _ENCODER.encode(body)
 
 
+def command_body(name: str, arguments: bytes, *, is_cancelled: bool) -> bytes:
+    """Return the bytes of a `CommandBody` whose arguments are encoded already."""
+    # Joining the parts takes a third of the time of encoding a `CommandBody`.
+    end = b',"cancelled":true}' if is_cancelled else b"}"
+    return b'{"name":' + _ENCODER.encode(name) + b',"arguments":' + arguments + end
+
+
 def value_body(name: str, arguments: bytes | None, outcome: bytes, *, is_error: bool) -> bytes:
     """Return the bytes of a `ValueBody` from parts that are encoded already."""
     return _ENCODER.encode(
