@@ -21,6 +21,7 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -85,6 +86,9 @@ MONOTONIC: Final = "ctx.monotonic"
 # The values of `Record.step_start`; 0 is a record with which no step of its lane starts.
 HAS_WAITED: Final = 1
 BEGINS_STEP: Final = 2
+
+RECORD_BYTES: Final = 64
+"""An estimate of the bytes that a record takes in a file besides its body."""
 
 # The kinds at which the running digest starts again, whatever the number of the record.
 _DIGEST_KINDS: Final = frozenset({"gap", "end", "open"})
@@ -348,6 +352,7 @@ class RunningDigest:
 
 
 _ENCODER: Final = msgspec.json.Encoder()
+_kind_of: Final = attrgetter("kind")
 
 
 class RecordEncoder:
@@ -421,11 +426,22 @@ class RecordEncoder:
 
     def lines(self, records: Sequence[Record]) -> bytes:
         """Return the lines, each with its LF, of the next records."""
-        digest, begin = self._digest, 0
+        if not records:
+            return b""
+        digest, begin, count, first = self._digest, 0, len(records), records[0].number
         lines: list[bytes] = []
-        for index, record in enumerate(records):
-            if record.number % DIGEST_INTERVAL and record.kind not in _DIGEST_KINDS:
-                continue
+        indices: Iterable[int] = range(-first % DIGEST_INTERVAL, count, DIGEST_INTERVAL)
+        # The records need to be looked at one by one only if some are lost, or of a special kind.
+        if records[-1].number - first != count - 1 or not _DIGEST_KINDS.isdisjoint(
+            map(_kind_of, records)
+        ):
+            indices = [
+                index
+                for index, record in enumerate(records)
+                if not record.number % DIGEST_INTERVAL or record.kind in _DIGEST_KINDS
+            ]
+        for index in indices:
+            record = records[index]
             if begin < index:
                 before = _ENCODER.encode_lines(records[begin:index])
                 digest.add(before)
@@ -441,7 +457,7 @@ class RecordEncoder:
             digest.add(encoded)
             lines.append(encoded)
             begin = index + 1
-        if begin == len(records):
+        if begin == count:
             return b"".join(lines)
         rest = _ENCODER.encode_lines(records[begin:] if begin else records)
         digest.add(rest)
@@ -469,6 +485,13 @@ def body_bytes(record: Record) -> bytes | None:
 def encode_body(body: Any) -> bytes:
     """Return the bytes of one of the bodies above, or of any value that JSON can represent."""
     return _ENCODER.encode(body)
+
+
+def command_body(name: str, arguments: bytes, *, is_cancelled: bool) -> bytes:
+    """Return the bytes of a `CommandBody` whose arguments are encoded already."""
+    # Joining the parts takes a third of the time of encoding a `CommandBody`.
+    end = b',"cancelled":true}' if is_cancelled else b"}"
+    return b'{"name":' + _ENCODER.encode(name) + b',"arguments":' + arguments + end
 
 
 def value_body(name: str, arguments: bytes | None, outcome: bytes, *, is_error: bool) -> bytes:

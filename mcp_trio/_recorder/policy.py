@@ -535,7 +535,7 @@ class PolicyRecorder(Recorder):
         """Hold the `open` record, or create the file and write it."""
         self._opening, self._opened_ns = body, self.time_ns
         self._calls = CallTracker(body.role)
-        self._buffer.append(self._encoder.record("open", encode_body(body), self._opened_ns))
+        self.records.append(self.encoder.record("open", encode_body(body), self._opened_ns))
         if self.reasons and not self._is_lost:
             self._write_held()
 
@@ -547,16 +547,16 @@ class PolicyRecorder(Recorder):
     def flush(self) -> None:
         """Write the records if there is a reason to; else note how much is held."""
         if not self._is_held:
-            self._held_bytes += self._unwritten_bytes
+            self._held_bytes += self.unwritten_bytes
             super().flush()
             return
         if self._is_lost:
-            self._buffer.clear()
-            self._unwritten_bytes = 0
+            self.records.clear()
+            self.unwritten_bytes = 0
             return
-        records = len(self._buffer)
-        size = self._unwritten_bytes + (records - self._held_records) * _HELD_RECORD_BYTES
-        self._held_records, self._unwritten_bytes = records, 0
+        records = len(self.records)
+        size = self.unwritten_bytes + (records - self._held_records) * _HELD_RECORD_BYTES
+        self._held_records, self.unwritten_bytes = records, 0
         policy = self._run.policy
         self._held_bytes += size
         policy.status.held_bytes += size
@@ -603,7 +603,7 @@ class PolicyRecorder(Recorder):
         assert opening is not None
         if self._later_redactor is not None:
             try:
-                self._buffer = _redacted(self._buffer, opening, self._later_redactor)
+                self.records = _redacted(self.records, opening, self._later_redactor)
             # A secret must not be written, and the text of the error may hold one too.
             except Exception as error:
                 self._give_up(f"cannot record a session: redaction failed: {type(error).__name__}")
@@ -618,11 +618,12 @@ class PolicyRecorder(Recorder):
         self._release()
         self._sink, self._segments = sink, sink if isinstance(sink, Segments) else None
         self._redactor = self._later_redactor
-        opened = self._buffer[0]
+        self._end_shortcut()
+        opened = self.records[0]
         super().flush()
         if self.is_paused:
             # As in `open` of the base class: a file without this record is no recording.
-            self._unwritten_opening = self._encoder.lines([opened])
+            self._unwritten_opening = self.encoder.lines([opened])
             self._lost -= 1
         else:
             status.problem = ""
@@ -640,7 +641,7 @@ class PolicyRecorder(Recorder):
         status.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._is_lost = True
-        self._buffer.clear()
+        self.records.clear()
 
     def _pause(self, reason: str, records: int) -> None:
         super()._pause(reason, records)
@@ -667,7 +668,7 @@ class PolicyRecorder(Recorder):
             else:
                 status.forgotten += 1
             self._release()
-            self._buffer.clear()
+            self.records.clear()
             super().close({})
             return
         masked = Counter[str]()

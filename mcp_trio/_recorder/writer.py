@@ -13,6 +13,10 @@ mode. In the other modes, `gap` records in the file mark what is missing:
 In DIRECT mode a full segment is followed by the next. A segment that cannot be created counts as a
 failed write, and is created when writing is tried again. While PAUSED or THREADED, the file stays
 the same. A record that cannot be redacted is lost in a gap of its own, or in the one that is open.
+
+`Recorder.record` makes any record. `Recording`, the sequencer of a session, appends most of its
+records to the buffer without it, which halves the cost of a record: `Recorder.open_step` says when
+that is allowed.
 """
 
 import logging
@@ -21,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +34,7 @@ from mcp_trio._journal.records import (
     HAS_WAITED,
     KEPT_PREFIX,
     LIFESPAN_MARK,
+    RECORD_BYTES,
     EndBody,
     GapBody,
     MarkBody,
@@ -50,9 +55,6 @@ logger = logging.getLogger("mcp_trio")
 
 # A recording that can end does so when its file is filled to this share of the maximum.
 _NEARLY_FULL: Final = 0.75
-
-# An estimate of the bytes that a record takes besides its body.
-_RECORD_BYTES: Final = 64
 
 # How many different reasons of handlers a recording counts, and the name for all others.
 _REASONS_MAX: Final = 100
@@ -75,6 +77,12 @@ class _Mode(Enum):
 
 _DIRECT: Final = _Mode.DIRECT  # each record needs it, and CPython 3.11 calls a function for it
 
+OpenStep: TypeAlias = tuple[Any, int, int]
+"""A step that a lane has begun: the `Lane`, its channel, and the time of the clock."""
+
+# The value of `Recorder.open_step` with which only `Recorder.record` makes records.
+_NO_SHORTCUT: Final[OpenStep] = (..., 0, 0)
+
 
 class Recorder:
     """A writer of records that never raises, holds a bounded amount and hardly ever waits.
@@ -85,17 +93,23 @@ class Recorder:
     sessions that have begun by a mark. `redactor` redacts every body before it is buffered, except
     the bodies of `gap` and `end`, which hold no data of users. `observe` is called with each record
     that is buffered. `path` is the first file of the recording, if that is in files.
+
+    `open_step` says whether `Recording` may append a record to `records`, the buffer, itself. If it
+    is None, any record may follow. If it is the step of a lane, a record of that lane may follow,
+    which implies the step. Everything else needs `record`: other steps that have to be listed,
+    redaction, observers, and a disk that is slow or full.
     """
 
     # Python finds the attributes of an object with more than 30 of them faster in slots.
     __slots__ = (
-        *("_begin_ns", "_buffer", "_buffered_bytes", "_channels", "_clock", "_counts", "_encoder"),
+        *("_buffered_bytes", "_channels", "_counts"),
         *("_failed_at", "_lifespans", "_lost", "_lost_before", "_mode", "_observe"),
         *("_open_count", "_opening", "_reason", "_redactor", "_segments", "_sink"),
         *("_slow_seconds", "_step"),
         *("_steps", "_steps_begin_ns", "_steps_channel", "_steps_end_ns", "_thread"),
-        *("_unwritten_bytes", "_unwritten_bytes_max", "_unwritten_opening", "_write_clock"),
-        *("limits", "path", "seed", "sessions", "__weakref__"),
+        *("_unwritten_opening", "_write_clock"),
+        *("begin_ns", "clock", "encoder", "limits", "open_step", "path", "records", "seed"),
+        *("sessions", "unwritten_bytes", "unwritten_bytes_max", "__weakref__"),
     )
 
     def __init__(
@@ -118,14 +132,14 @@ class Recorder:
         self._unwritten_opening = b""
         self.seed = seed
         self.path: Path | None = None
-        self._clock = clock
-        self._begin_ns = begin_ns
+        self.clock = clock
+        self.begin_ns = begin_ns
         self._write_clock = write_clock
         self.limits = limits
         self._slow_seconds = limits.recording.write_ms_max / 1000
-        self._encoder = RecordEncoder()
+        self.encoder = RecordEncoder()
         self._mode = _Mode.DIRECT
-        self._buffer: list[Record] = []
+        self.records: list[Record] = []
         self._buffered_bytes = 0  # an estimate, kept only while THREADED
         self._lost: int = 0  # records that the next `gap` counts
         self._lost_before: int = 0  # records that earlier `gap` records count
@@ -135,9 +149,11 @@ class Recorder:
         self.sessions = self._lifespans = self._channels = 0
         self._open_count = 0  # of sessions and lifespans that began by a mark
         self._counts: dict[str, int] = {}
-        self._unwritten_bytes = 0
-        self._unwritten_bytes_max = limits.recording.unwritten_bytes_max
+        self.unwritten_bytes = 0
+        self.unwritten_bytes_max = limits.recording.unwritten_bytes_max
         # The last step, until a record follows it, and the steps since the last record before it.
+        is_plain = redactor is None and observe is None
+        self.open_step: OpenStep | None = None if is_plain else _NO_SHORTCUT
         self._step: tuple[int, str, int] | None = None
         self._steps: list[str | int] = []
         self._steps_channel = self._steps_begin_ns = self._steps_end_ns = 0
@@ -145,12 +161,12 @@ class Recorder:
     @property
     def time_ns(self) -> int:
         """The time of a record that is made now: nanoseconds since the recording began."""
-        return self._clock.ns - self._begin_ns
+        return self.clock.ns - self.begin_ns
 
     @property
     def next_number(self) -> int:
         """The number of the next record."""
-        return self._encoder.next_number
+        return self.encoder.next_number
 
     @property
     def is_paused(self) -> bool:
@@ -171,7 +187,7 @@ class Recorder:
     def waiting_bytes(self) -> int:
         """The bytes of records, by an estimate, that wait to be written."""
         if self._thread is None:
-            return self._unwritten_bytes
+            return self.unwritten_bytes
         return self._thread.waiting_bytes + self._buffered_bytes
 
     @property
@@ -192,11 +208,11 @@ class Recorder:
         """
         self._opening = body
         body_bytes = opening_bytes(body, self._redactor)
-        record = self._encoder.record("open", body_bytes, self.time_ns)
-        self._buffer.append(record)
+        record = self.encoder.record("open", body_bytes, self.time_ns)
+        self.records.append(record)
         self.flush()
         if self._mode is _Mode.PAUSED:
-            self._unwritten_opening = self._encoder.lines([record])
+            self._unwritten_opening = self.encoder.lines([record])
             self._lost = 0
 
     def begin_session(
@@ -264,10 +280,19 @@ class Recorder:
 
         If many records have accumulated, this may write them, as `record` does.
         """
+        self._end_shortcut()
         if (step := self._step) is not None:
             self._step = None
             self._list_step(*step)
-        self._step = channel, lane, self._clock.ns - self._begin_ns
+            self.open_step = _NO_SHORTCUT  # also if that has made a record
+        self._step = channel, lane, self.clock.ns - self.begin_ns
+
+    def _end_shortcut(self) -> None:
+        """Let `record` make all records, until it finds that nothing needs it any more."""
+        open_step, self.open_step = self.open_step, _NO_SHORTCUT
+        if open_step is not None and open_step is not _NO_SHORTCUT:
+            lane, channel, ns = open_step
+            self._step = channel, lane.name, ns - self.begin_ns
 
     def _list_step(self, channel: int, lane: str, time_ns: int) -> None:
         if channel != self._steps_channel or len(self._steps) >= _STEPS_MAX:
@@ -305,7 +330,9 @@ class Recorder:
         `time_ns` is the time of the record, by default now. When many records have accumulated,
         they are written.
         """
-        if self._unwritten_bytes > self._unwritten_bytes_max:
+        if self.open_step is not _NO_SHORTCUT:
+            self._end_shortcut()
+        if self.unwritten_bytes > self.unwritten_bytes_max:
             self.flush()
         step_start = HAS_WAITED if has_waited else 0
         if (step := self._step) is not None:
@@ -317,13 +344,13 @@ class Recorder:
                 self._list_step(*step)
         if self._steps:
             self._record_steps()
-        self._unwritten_bytes += _RECORD_BYTES + (0 if body is None else len(body))
+        self.unwritten_bytes += RECORD_BYTES + (0 if body is None else len(body))
         if self._mode is not _DIRECT:
             bytes_max = self.limits.recording.buffer_bytes_max
             if self._thread is None or self.waiting_bytes >= bytes_max:
                 self._lost += 1
-                return self._encoder.skip()
-            self._buffered_bytes += _RECORD_BYTES + len(body or b"")
+                return self.encoder.skip()
+            self._buffered_bytes += RECORD_BYTES + len(body or b"")
         if self._redactor is not None and body is not None:
             try:
                 body = self._redactor.redact(kind, body, is_whole_json=embed)
@@ -332,37 +359,42 @@ class Recorder:
             except Exception as error:
                 return self._lose(f"redaction failed: {type(error).__name__}")
         if time_ns is None:
-            time_ns = self._clock.ns - self._begin_ns
-        record = self._encoder.record(
+            time_ns = self.clock.ns - self.begin_ns
+        record = self.encoder.record(
             kind, body, time_ns, lane, ordinal, channel, envelope, embed, step_start
         )
-        self._buffer.append(record)
+        self.records.append(record)
         if self._observe is not None:
             self._observe(record)
+        elif self._redactor is None and self._mode is _DIRECT:
+            self.open_step = None
         return record.number
 
     def flush(self) -> None:
         """Write the buffered records; in DIRECT mode the system has them when this returns."""
-        self._unwritten_bytes = 0
+        self.unwritten_bytes = 0
         if self._mode is not _DIRECT:
             self._flush_indirectly()
             return
-        records = len(self._buffer)
-        if not records:
+        records, clock = self.records, self._write_clock
+        count = len(records)
+        if not count:
             return
-        lines = self._encoder.lines(self._buffer)
-        self._buffer.clear()
-        begin = self._write_clock()
+        lines = self.encoder.lines(records)
+        records.clear()
+        begin = clock()
         try:
             self._sink.write(lines)
         except Exception as error:  # a disk may fail in any way; the session goes on
-            self._pause(str(error), records)
+            self._pause(str(error), count)
             return
-        if self._write_clock() - begin > self._slow_seconds:
+        if clock() - begin > self._slow_seconds:
             self._start_thread()
-        is_direct = self._mode is _DIRECT  # also after a slow write, if no thread can be started
-        if is_direct and self._segments is not None and self._segments.filled >= 1:
-            self._begin_segment(self._segments)
+        segments = self._segments
+        if segments is not None:
+            is_direct = self._mode is _DIRECT  # also after a slow write without a thread
+            if is_direct and segments.filled >= 1:
+                self._begin_segment(segments)
 
     def close(self, counts: dict[str, int]) -> None:
         """Write the buffered records and `end` with `counts`, and close the sink; idempotent.
@@ -374,6 +406,7 @@ class Recorder:
         """
         if self._mode is _Mode.CLOSED:
             return
+        self._end_shortcut()
         step, self._step = self._step, None
         if step is not None:
             self._list_step(*step)
@@ -395,6 +428,7 @@ class Recorder:
             lines, _ = self._take_buffered()
             with suppress(Exception):  # a recording without `end` counts as cut
                 self._sink.write(lines)
+        self._end_shortcut()
         self._mode, self._thread = _Mode.CLOSED, None
         if not owns_sink:
             return
@@ -419,15 +453,15 @@ class Recorder:
         except Exception:
             return
         self._opening = opening
-        segments.begin_next(self._encoder.segment_line(body, self.time_ns))
+        segments.begin_next(self.encoder.segment_line(body, self.time_ns))
 
     def _lose(self, reason: str) -> int:
         """Return the number of a record that is lost; in DIRECT mode it gets a gap of its own."""
         if self._mode is not _Mode.DIRECT:
             self._lost += 1
-            return self._encoder.skip()
+            return self.encoder.skip()
         self._append_gap(reason=reason)
-        number = self._encoder.skip()
+        number = self.encoder.skip()
         self._append_gap(count=1)
         return number
 
@@ -452,10 +486,11 @@ class Recorder:
             self._mode = _Mode.DIRECT
             self._buffered_bytes = 0
             self.flush()
-        elif self._buffer:
+        elif self.records:
             thread.write(*self._take_buffered())
 
     def _pause(self, reason: str, records: int) -> None:
+        self._end_shortcut()
         self._mode = _Mode.PAUSED
         self._thread = None
         self._lost += records
@@ -464,14 +499,14 @@ class Recorder:
 
     def _resume(self) -> None:
         """Try to write the gap; if that fails, the next attempt uses the same record numbers."""
-        number = self._encoder.next_number
+        number = self.encoder.next_number
         self._append_gap(reason=self._reason)
         self._append_gap(count=self._lost)
         lines, _ = self._take_buffered()
         try:
             self._sink.write(self._unwritten_opening + lines)
         except Exception as error:  # as in a direct flush
-            self._encoder.next_number = number
+            self.encoder.next_number = number
             self._pause(str(error), 0)
         else:
             self._unwritten_opening = b""
@@ -486,6 +521,7 @@ class Recorder:
             )
         except RuntimeError:  # no thread can be started: writes stay slow, but no record is lost
             return
+        self._end_shortcut()
         self._mode = _Mode.THREADED
         self._append_gap(reason="slow disk")
         self._thread.write(*self._take_buffered())
@@ -494,11 +530,11 @@ class Recorder:
         self._append("gap", GapBody(reason=reason, count=count))
 
     def _append(self, kind: str, body: GapBody | EndBody) -> None:
-        self._buffer.append(self._encoder.record(kind, encode_body(body), self.time_ns))
+        self.records.append(self.encoder.record(kind, encode_body(body), self.time_ns))
 
     def _take_buffered(self) -> tuple[bytes, int]:
-        lines, records = self._encoder.lines(self._buffer), len(self._buffer)
-        self._buffer.clear()
+        lines, records = self.encoder.lines(self.records), len(self.records)
+        self.records.clear()
         self._buffered_bytes = 0
         return lines, records
 

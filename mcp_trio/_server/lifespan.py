@@ -185,6 +185,10 @@ class LifespanRecording(Recording):
         self.marked(LIFESPAN_OPENED_MARK, value)
         self.is_stopped = True
 
+    def sent(self, message: bytes, lane: Lane | None, kind: str = "out") -> int | None:
+        """Record a record of this kind."""
+        return None if self.is_stopped else super().sent(message, lane, kind)
+
     def _record(self, *args: Any, **keywords: Any) -> int | None:
         return None if self.is_stopped else super()._record(*args, **keywords)
 

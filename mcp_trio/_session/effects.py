@@ -13,21 +13,19 @@ A value that is read without waiting, such as a clock, has a single record, whic
 A resumable handler runs from its start in each round. Its `HandlerJournal` keeps the outcomes of
 effects, so an effect runs in one round, and later rounds return the kept outcome.
 
-In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation. The effective
-deadline of a task that is cancelled already is `-math.inf`, as Trio defines it.
+In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
-from contextvars import Token
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import trio
 
-from mcp_trio._journal.records import PATCHED_MARK, CommandBody, encode_body
+from mcp_trio._journal.records import PATCHED_MARK, command_body, encode_body
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect, lane_of_caller
 from mcp_trio._session.journal import Outcome
@@ -39,6 +37,11 @@ if TYPE_CHECKING:
     from mcp_trio._session.observing import Observation
 
 # Effects ----------------------------------------------------------------------------------------
+
+# The effective deadline of a task that is cancelled, as Trio defines it.
+_CANCELLED: Final = -math.inf
+
+_ENDED: Final = object()
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -96,8 +99,10 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
 # Effects in tasks -------------------------------------------------------------------------------
 
 
-async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
+def perform(caller: EffectCaller, effect: Effect[Result]) -> Coroutine[Any, Any, Result]:
     """Run an effect, or return its recorded outcome; check for cancellation in both cases.
+
+    This is a plain function that returns a coroutine, which saves a coroutine for most effects.
 
     If this is cancelled, the cancellation is recorded as the outcome. The effect may have been
     carried out in part.
@@ -108,7 +113,14 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
     """
     journal = caller.handler_journal
     if journal is None:
-        return await perform_once(caller, effect)
+        return perform_once(caller, effect)
+    return _perform_in_rounds(caller, journal, effect)
+
+
+async def _perform_in_rounds(
+    caller: EffectCaller, journal: HandlerJournal, effect: Effect[Result]
+) -> Result:
+    """Run an effect of a resumable handler, or return its outcome in an earlier round."""
     operation_id, earlier = _begin_operation(caller, journal, effect)
     with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
         if journal.on_begin is not None and wrapped.is_counted and not effect.is_repeatable:
@@ -134,8 +146,8 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
         return effect.codec.converted(value)[0]
     sequencer = caller.sequencer
     deadline = start_effect(caller, effect, lane)
-    was_cancelled = deadline == -math.inf
-    has_deadline = not was_cancelled and deadline < math.inf
+    was_cancelled = deadline == _CANCELLED
+    has_deadline = _CANCELLED < deadline < math.inf
     if has_deadline:
         lane.begin_effect(deadline)
     if sequencer.replays:
@@ -144,7 +156,8 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     kind, body = "cxl", None
     try:
         with _InsideEffect(caller, effect, lane):
-            await trio.lowlevel.checkpoint_if_cancelled()
+            if was_cancelled:
+                await trio.lowlevel.checkpoint()
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
         result, body = effect.codec.converted(value)
@@ -164,9 +177,8 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
 def start_effect(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
     """Record that a lane starts an effect; return the deadline of the calling task."""
     deadline = trio.current_effective_deadline()
-    arguments, is_cancelled = msgspec.Raw(effect.arguments()), deadline == -math.inf
-    command = CommandBody(name=effect.name, arguments=arguments, cancelled=is_cancelled)
-    caller.sequencer.effect_started(lane, encode_body(command))
+    body = command_body(effect.name, effect.arguments(), is_cancelled=deadline == _CANCELLED)
+    caller.sequencer.effect_started(lane, body)
     return deadline
 
 
@@ -175,12 +187,10 @@ def is_cancelled_now() -> bool:
     # Trio computes the deadline from all scopes around the task. The coroutine of this checkpoint
     # ends at once if the task is not cancelled, in less than half of the time.
     checkpoint = trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105
-    try:
-        checkpoint.send(None)
-    except StopIteration:
+    if next(checkpoint.__await__(), _ENDED) is _ENDED:
         return False
     checkpoint.close()
-    return trio.current_effective_deadline() == -math.inf
+    return trio.current_effective_deadline() == _CANCELLED
 
 
 async def wait_for_recorded_outcome(
@@ -470,33 +480,32 @@ def _run_in_place(
 
 
 class _InsideEffect:
-    """A context manager around the code of an effect, which has no lane of the handler."""
+    """A context manager around the code of an effect, which has no lane of the handler.
 
-    __slots__ = ("_caller", "_effect", "_inside", "_lane", "_observation", "_outer", "_was_inside")
+    To save a function call for each effect, the constructor enters the context.
+    """
+
+    __slots__ = ("_inside", "_lane", "_observation", "_outer", "_was_inside")
 
     def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
-        self._caller = caller
-        self._effect = effect
-        self._lane = lane
-        self._outer: Token[Lane | None] | None = None
-        self._observation: Observation | None = None
-
-    def __enter__(self) -> None:
-        caller, lane, name = self._caller, self._lane, self._effect.name
-        caller.effects += self._effect.is_counted
+        caller.effects += effect.is_counted
+        self._lane = innermost = lane
         if lane is not None:  # as `operation` does, without a second context manager
             self._was_inside = lane.is_in_operation
             lane.is_in_operation = True
-        self._inside = RUNNING_EFFECT.set(RunningEffect(caller, name))
-        innermost = lane
-        if lane is None and caller.handler_journal is not None:
+        elif caller.handler_journal is not None:
             innermost = caller.handler_journal.current_lane()
-        if innermost is not None:
-            self._outer = LANE.set(innermost.outer)
+        self._inside = RUNNING_EFFECT.set(RunningEffect(caller, effect.name))
+        self._outer = None if innermost is None else LANE.set(innermost.outer)
         request = caller.observation
+        self._observation: Observation | None = None
         if request is not None:
-            self._observation = request.effect(name, None if lane is None else lane.command_record)
+            number = None if lane is None else lane.command_record
+            self._observation = request.effect(effect.name, number)
             self._observation.__enter__()
+
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._observation is not None:

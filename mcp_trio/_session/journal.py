@@ -20,11 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import msgspec
+from msgspec import Raw
 
 from mcp_trio._journal.records import (
+    BEGINS_STEP,
     EXPIRED_LIMIT,
+    HAS_WAITED,
     PATCHED_MARK,
+    RECORD_BYTES,
     MarkBody,
+    Record,
     ShutBody,
     sender_envelope,
     value_body,
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
 _encode = msgspec.json.Encoder().encode
 _EMBED: Final = True
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
 UNSTARTED_BODY: Final = b'"unstarted"'
 
 CANCELLED_MEANWHILE: Final = {"cancelled": True}
@@ -84,8 +91,11 @@ class Sequencer:
         """
         return None
 
-    def sent(self, message: bytes, lane: Lane | None) -> None:
-        """Note that a lane, or the dispatcher, has given a message to the writer."""
+    def sent(self, message: bytes, lane: Lane | None) -> int | None:
+        """Note that a lane, or the dispatcher, has given a message to the writer.
+
+        Returns the number of its record, if it has one.
+        """
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Note that a lane starts an effect; `body` is an encoded `CommandBody`."""
@@ -216,6 +226,30 @@ class Recording(Sequencer):
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
+        recorder = self.recorder
+        if (
+            recorder.open_step is None
+            and embed
+            and type(message) is bytes
+            and message.strip() is message
+            and _LF not in message
+            and _CR not in message
+            and (size := recorder.unwritten_bytes + len(message)) <= recorder.unwritten_bytes_max
+        ):
+            encoder = recorder.encoder
+            number = encoder.next_number
+            encoder.next_number = number + 1
+            recorder.unwritten_bytes = size + RECORD_BYTES
+            recorder.records.append(
+                Record(
+                    number=number,
+                    kind="in",
+                    channel=self.channel,
+                    time_ns=recorder.clock.ns - recorder.begin_ns,
+                    body=Raw(message),
+                )
+            )
+            return number
         envelope: dict[str, Any] | None = None
         if type(message) is Oversized:
             envelope = {"discarded": message.size}
@@ -231,20 +265,65 @@ class Recording(Sequencer):
 
     def step(self, lane: Lane) -> None:
         """Record the step, unless the next record implies it."""
-        self.recorder.step(lane.name, self.channel)
+        recorder = self.recorder
+        if recorder.open_step is None:
+            recorder.open_step = lane, self.channel, recorder.clock.ns
+        else:
+            recorder.step(lane.name, self.channel)
 
-    def sent(self, message: bytes, lane: Lane | None) -> None:
-        """Record `out`."""
-        self._record("out", message, lane)
+    def sent(self, message: bytes, lane: Lane | None, kind: str = "out") -> int | None:
+        """Record `out`, or a record of another `kind`; return its number.
+
+        The body is JSON that this package has encoded, so there is no space around it.
+        """
+        recorder = self.recorder
+        if lane is None:
+            return recorder.record(kind, message, channel=self.channel)
+        has_waited, open_step = lane.has_waited, recorder.open_step
+        if (
+            (open_step is None or (open_step[0] is lane and not has_waited))
+            and _LF not in message
+            and _CR not in message
+            and (size := recorder.unwritten_bytes + len(message)) <= recorder.unwritten_bytes_max
+        ):
+            step_start = 0
+            if open_step is not None:
+                recorder.open_step = None
+                step_start = BEGINS_STEP
+            elif has_waited:
+                lane.has_waited = False
+                step_start = HAS_WAITED
+            lane.ordinal = ordinal = lane.ordinal + 1
+            encoder = recorder.encoder
+            number = encoder.next_number
+            encoder.next_number = number + 1
+            recorder.unwritten_bytes = size + RECORD_BYTES
+            recorder.records.append(
+                Record(
+                    number=number,
+                    kind=kind,
+                    channel=self.channel,
+                    lane=lane.name,
+                    ordinal=ordinal,
+                    step_start=step_start,
+                    time_ns=recorder.clock.ns - recorder.begin_ns,
+                    body=Raw(message),
+                )
+            )
+            return number
+        return self._record(kind, message, lane)
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record `cmd`."""
-        lane.command_record = self._record("cmd", body, lane)
+        lane.command_record = self.sent(body, lane, "cmd")
 
     def resumed(
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
     ) -> None:
         """Record the outcome."""
+        if body is not None and not is_cancelled and body.strip() is body:
+            self.sent(body, lane, kind)
+            return
         envelope: dict[str, Any] | None = CANCELLED_MEANWHILE if is_cancelled else None
         if kind == "cxl" and (limit_us := lane.expired_limit_us) is not None:
             envelope = {EXPIRED_LIMIT: limit_us}
@@ -256,7 +335,7 @@ class Recording(Sequencer):
         """Record `val`."""
         outcome = read()
         is_error = outcome.kind == "err"
-        self._record("val", value_body(name, arguments, outcome.body, is_error=is_error), lane)
+        self.sent(value_body(name, arguments, outcome.body, is_error=is_error), lane, "val")
         return outcome
 
     def patched(self, lane: Lane, name: str) -> bool:
@@ -270,12 +349,12 @@ class Recording(Sequencer):
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
         """Record `mark`."""
-        self._record("mark", _encode(MarkBody(name=name, value=value)), lane)
+        self.sent(_encode(MarkBody(name=name, value=value)), lane, "mark")
         return value
 
     def shut(self, cause: str) -> None:
         """Record `shut`."""
-        self._record("shut", _encode(ShutBody(cause=cause)), None)
+        self.sent(_encode(ShutBody(cause=cause)), None, "shut")
 
     def flush(self) -> None:
         """Write the records since the last flush to the file."""
@@ -289,11 +368,9 @@ class Recording(Sequencer):
         self,
         kind: str,
         body: bytes | None,
-        lane: Lane | None,
+        lane: Lane,
         envelope: dict[str, Any] | None = None,
     ) -> int | None:
-        if lane is None:
-            return self.recorder.record(kind, body, channel=self.channel)
         has_waited, lane.has_waited = lane.has_waited, False
         lane.ordinal += 1
         return self.recorder.record(

@@ -77,13 +77,14 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
     """
     async with trio.open_nursery() as outer:
         outer.start_soon(call_when_cancelled, on_cancelled)
-        with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as inner:
-                pool = TaskPool(inner)
-                try:
-                    yield pool
-                finally:
-                    pool.close()
+        async with trio.open_nursery() as inner:
+            # Each recorded effect looks at all scopes up to this one, so there is no other for it.
+            inner.cancel_scope.shield = True
+            pool = TaskPool(inner)
+            try:
+                yield pool
+            finally:
+                pool.close()
         outer.cancel_scope.cancel()
 
 

@@ -4,6 +4,7 @@ import datetime as dt
 import errno
 import math
 import os
+import random
 import threading
 import time
 from functools import partial
@@ -740,6 +741,54 @@ async def test_sessions_have_different_channels(tmp_path):
     assert decode_body(records[6], MarkBody).value == {"counts": {"faults": 1}}
     assert decode_body(records[-1], EndBody).counts == {"sessions": 2}
     assert check(open_recording(path)).damage == []
+
+
+BODIES = (b"{}", b'{"a":1}', b"1", b" 1", b"1\t", b"[1,\n2]", b"[1,\r2]", b"%d" % 10**60)
+OUTCOMES = ("res", "err", "cxl", "cxl")
+
+
+def record_at_random(recorder, clock, seed):
+    """Let two sessions take steps and make records, as a random generator decides."""
+    draw = random.Random(seed)
+    sessions = [Recording(recorder, channel) for channel in (0, 1)]
+    lanes = {each: [Lane(f"r{number}", each) for number in range(3)] for each in sessions}
+    for _ in range(draw.randrange(200)):
+        session, body = draw.choice(sessions), draw.choice(BODIES)
+        lane = draw.choice(lanes[session])
+        clock.seconds += draw.choice((0, 0, 1))
+        lane.has_waited = lane.has_waited or draw.random() < 0.2
+        match draw.choice(("in", "step", "step", "out", "out", "cmd", "outcome", "other")):
+            case "in":
+                session.received(body, embed=draw.random() < 0.8)
+            case "step":
+                session.step(lane)
+            case "out":
+                session.sent(body.strip(), draw.choice((lane, lane, None)))
+            case "cmd":
+                session.effect_started(lane, body.strip())
+            case "outcome":
+                kind, is_cancelled = draw.choice(OUTCOMES), draw.random() < 0.2
+                session.resumed(
+                    lane, kind, None if kind == "cxl" else body, is_cancelled=is_cancelled
+                )
+            case _:
+                draw.choice((recorder.flush, partial(session.ended, lane)))()
+    recorder.close({})
+
+
+@pytest.mark.parametrize("seed", range(50))
+async def test_an_observer_makes_no_difference_to_what_sessions_write(seed):
+    limits = Limits(recording=RecordingLimits(unwritten_bytes_max=1000))
+    written = []
+    for observe in (None, lambda _: None):
+        clock = Clock()
+        sink = MemorySink(clock)
+        recorder = Recorder(sink, clock=clock, write_clock=clock, limits=limits, observe=observe)
+        recorder.record("open", OPEN)
+        record_at_random(recorder, clock, seed)
+        written.append(sink.writes)
+    assert written[0] == written[1]
+    assert check(b"".join(written[0]).splitlines(keepends=True)).damage == []
 
 
 async def test_a_shared_recording_has_the_steps_of_all_sessions_in_order(tmp_path):
