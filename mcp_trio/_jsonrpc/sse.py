@@ -49,12 +49,14 @@ def encode_event(event: Event) -> bytes:
     name, event_id, retry_ms, data = event.name, event.id, event.retry_ms, event.data
     fields = _MESSAGE_FIELD if name == _MESSAGE else f"event: {_single_line(name)}\n"
     if event_id is not None:
-        fields = f"{fields}id: {_single_line(event_id)}\n"
+        if not event_id.isprintable():
+            event_id = _single_line(event_id)
+        fields = f"{fields}id: {event_id}\n"
     if retry_ms is not None:
         fields = f"{fields}retry: {retry_ms}\n"
     if has_line_end(data):
         data = _with_lf(data).replace(b"\n", b"\ndata: ")
-    return fields.encode() + b"data: " + data + b"\n\n"
+    return b"%bdata: %b\n\n" % (fields.encode(), data)
 
 
 def _single_line(text: str) -> str:

@@ -46,15 +46,20 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
 )
+from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._protocol.http_requests import Endpoint, KnownSession
+from mcp_trio._protocol.http_requests import Endpoint, KnownSession, Rejection
 from mcp_trio._protocol.metadata import ToolCall
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of, shares_of
 from mcp_trio._protocol.stores import EventStore
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.continuation import NO_VALUES, KeptCalls, KeptValues, load_values
-from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
+from mcp_trio._server.forwarding import (
+    UNKNOWN_OUTCOME,
+    UNKNOWN_OUTCOME_RESPONSE,
+    Forwarder,
+)
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.lifespan import EnteredLifespan
@@ -71,9 +76,14 @@ from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
-from mcp_trio._transports.http_response import Responder
+from mcp_trio._transports.http_response import (
+    CompleteResponse,
+    Responder,
+    ResponseStream,
+    StreamSource,
+)
 from mcp_trio._transports.websocket import WebSocketChannel
-from mcp_trio.errors import INTERNAL_ERROR
+from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
@@ -197,7 +207,7 @@ class TooManySessionsError(Exception):
 
 
 @attrs.define(eq=False, repr=False)
-class HttpSession:
+class HttpSession(StreamSource):
     """A legacy session with its channel and its principal.
 
     Attributes:
@@ -248,6 +258,44 @@ class HttpSession:
             None if self.session is None else self.session.connection.protocol_version
         )
         return protocol_version is not None and protocol_version.primes_streams
+
+    # As the `StreamSource` of its responses.
+
+    @property
+    def may_reconnect(self) -> bool:
+        """Return whether the client reconnects after an event without a message."""
+        return self.primes_streams
+
+    def begin_events(self, stream: ResponseStream) -> Event | None:
+        """Prepare a stream to be sent as events; return the first event, if there is one."""
+        first_id = self.channel.begin_events(stream, has_first_event=self.primes_streams)
+        if first_id is None:
+            return None
+        return Event(id=first_id, retry_ms=self.channel.limits.http.sse_retry_ms)
+
+    def add_last_event(self, stream: ResponseStream) -> str:
+        """Add an event without a message, and return the id with which a client can reconnect."""
+        return self.channel.add_last_event(stream)
+
+    def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:
+        """Return an error if the session was closed; None if the client has cancelled.
+
+        The status is not 404: after that the client would repeat in a new session a request
+        that may have had effects already.
+        """
+        if self.has_left:  # The handler had begun, and may go on in the other instance.
+            return UNKNOWN_OUTCOME_RESPONSE
+        if not self.is_closed:
+            return None
+        text = "the session was closed before this was answered"
+        request_id = next(iter(stream.awaits), None)
+        rejection = Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+        return rejection.response()
+
+    async def settle(self) -> None:
+        """Wait until other instances can load the events of the session."""
+        if self.channel.events is not None:
+            await self.channel.events.settle()
 
     def note_opening(self, message: ToolCall | Message | Batch, encoded: bytes) -> bool:
         """Keep a message of the client, if another instance needs it to open the session anew.
@@ -564,6 +612,7 @@ class Runtime:
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
         has_begun: Whether the lifespan is entered.
+        is_closing: Whether the runtime accepts no more requests.
         leaving: Set when this instance takes no more connections, because another one does.
     """
 
@@ -578,6 +627,7 @@ class Runtime:
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     has_begun: bool = attrs.field(default=False, init=False)
+    is_closing: bool = attrs.field(default=False, init=False)
     leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
@@ -686,11 +736,6 @@ class Runtime:
                     for channel, connected in self._connected.items():
                         _close_websocket(channel, connected)
             background.cancel_scope.cancel()
-
-    @property
-    def is_closing(self) -> bool:
-        """Return whether the runtime accepts no more requests."""
-        return self._closing.is_set()
 
     @property
     def record_status(self) -> "RecordStatus | None":
@@ -975,4 +1020,5 @@ class Runtime:
 
     def close(self) -> None:
         """Start to close all sessions; `ended` is set when they are closed."""
+        self.is_closing = True
         self._closing.set()

@@ -17,6 +17,7 @@ import msgspec
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded_headers
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
+from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.http_response import PLAIN_TEXT_HEADERS, BodyTooLargeError
 
 
@@ -41,6 +42,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
         accepts_chunks: Whether the client accepts a chunked response.
         is_last: Whether the connection closes after the response.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
+        is_websocket_upgrade: Whether the client asks for an upgrade to WebSocket.
     """
 
     request: HttpRequest
@@ -48,6 +50,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     accepts_chunks: bool
     is_last: bool
     awaits_continue: bool
+    is_websocket_upgrade: bool
 
 
 # Parsing
@@ -81,11 +84,13 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
     Raises:
         HttpError: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
     """
-    start = max(0, searched - _END_BYTES_MAX)
+    start = max(0, searched - _END_BYTES_MAX) if searched else 0
     # If an improper end comes before the proper one, `_STRICT_HEADERS` rejects the headers.
     at = received.find(_PROPER_END, start)
     if at >= 0:
         length = at + len(_PROPER_END)
+        if length <= bytes_max:
+            return length
     else:
         end = _END.search(received, start)
         length = end.end() if end else 0
@@ -148,10 +153,11 @@ def _cached_request(
     raw: bytes, client: str | None, scheme: str, certificate: str | None
 ) -> ParsedRequest:
     parsed = _parse_request(raw, client, scheme, certificate)
-    request = parsed.request  # its copies for single requests keep the cached properties
+    # Its copies for single requests keep the mark and the cached properties.
+    request = parsed.request.as_common()
     _ = request.host, request.is_preflight, request.is_json
     _ = request.accepts_json, request.accepts_event_streams
-    return parsed
+    return msgspec.structs.replace(parsed, request=request)
 
 
 def _parse_request(
@@ -207,6 +213,7 @@ def _parse_request(
         accepts_chunks=is_http_1_1,
         is_last=not is_http_1_1 or "close" in [each.strip(" \t") for each in connection],
         awaits_continue=expected is not None,
+        is_websocket_upgrade=is_websocket_upgrade(request),
     )
 
 
@@ -233,9 +240,12 @@ def encoded_response_headers(
         ValueError: The status is not a final one, a header has characters that would start another
             header, or only the listener may set one of the headers.
     """
-    first = _encoded_response_headers(status, tuple(headers))
-    end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
-    return first + framing + b"date: " + date_at(int(time.time())) + end
+    return b"%b%bdate: %b%b" % (
+        _encoded_response_headers(status, tuple(headers)),
+        framing,
+        date_at(int(time.time())),
+        b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n",
+    )
 
 
 # Most responses have the same status and headers as an earlier one, except for the length.

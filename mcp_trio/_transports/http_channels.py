@@ -13,6 +13,7 @@ the channel then delivers `notifications/cancelled` to the session, as other tra
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar, TypeAlias
 
@@ -128,8 +129,8 @@ class RoutedChannel(ABC):
         """
         if self._is_closed:
             raise trio.ClosedResourceError(CLOSED_TEXT)
-        for message in messages:
-            assert isinstance(message, RelatedMessage)
+        related: Any = messages
+        for message in related:
             self._route(message)
         return len(messages)
 
@@ -229,25 +230,32 @@ class SessionChannel(RoutedChannel):
         """
         stream = None
         if awaited:
-            ids = frozenset(awaited)
-            if len(ids) < len(awaited) or not ids.isdisjoint(self._stream_of):
+            ids, stream_of = frozenset(awaited), self._stream_of
+            if len(ids) < len(awaited) or not ids.isdisjoint(stream_of):
                 raise DuplicateIdError
-            if len(self._stream_of) + len(ids) > self.limits.http.streams_max:
+            if len(stream_of) + len(ids) > self.limits.http.streams_max:
                 raise TooManyStreamsError
             stream = ResponseStream(self.limits, awaits=ids, is_json_only=is_json_only)
-            if not self._stream_of:
-                self._stream_of = {}
+            if not stream_of:
+                stream_of = self._stream_of = {}
             for request_id in ids:
-                self._stream_of[request_id] = stream
-        for each in message.messages if type(message) is Batch else (message,):
-            if type(each) is Notification and each.method == CANCELLED:
-                try:
-                    cancelled_id = METHODS[CANCELLED].decode_params(each.params).request_id
-                except msgspec.MsgspecError:
-                    continue  # the session reports the malformed notification
-                self._mark_answered(cancelled_id)
+                stream_of[request_id] = stream
+        if type(message) is Notification:
+            self._note_cancelled(message)
+        elif type(message) is Batch:
+            for each in message.messages:
+                if type(each) is Notification:
+                    self._note_cancelled(each)
         self._pass_to_session(DecodedMessage(encoded, message, auth))
         return stream
+
+    def _note_cancelled(self, notification: Notification) -> None:
+        """Expect no response to a request that the client cancels."""
+        if notification.method == CANCELLED:
+            # The session reports a malformed notification.
+            with suppress(msgspec.MsgspecError):
+                params = METHODS[CANCELLED].decode_params(notification.params)
+                self._mark_answered(params.request_id)
 
     def _mark_answered(self, request_id: RequestId) -> None:
         """Count a request as answered; forget its stream after the last one."""
@@ -269,15 +277,17 @@ class SessionChannel(RoutedChannel):
             return
         request_id = message.related_request_id
         stream = None if request_id is None else self._stream_of.get(request_id)
-        if stream is None or (stream.is_json_only and not message.is_response):
-            if message.is_response and not self.has_one_stream:
+        is_response = message.is_response
+        if stream is None or (stream.is_json_only and not is_response):
+            if is_response and not self.has_one_stream:
                 return  # the client has cancelled the request; a GET never carries responses
             stream = self.standalone
-        if stream.number is None and not (message.is_response or self.has_one_stream):
-            self._register(stream)
-        event_id = None if stream.number is None else self._event_store.keep(stream.number, message)
-        stream.put(QueuedMessage(message, event_id, message.is_response))
-        if message.is_response and request_id is not None:
+        number = stream.number
+        if number is None and not (is_response or self.has_one_stream):
+            number = self._register(stream)
+        event_id = None if number is None else self._event_store.keep(number, message)
+        stream.put(QueuedMessage(message, event_id, is_response))
+        if is_response and request_id is not None:
             self._mark_answered(request_id)
 
     # Event streams, and clients that reconnect

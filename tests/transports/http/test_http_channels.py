@@ -32,6 +32,7 @@ from mcp_trio._transports.http_response import (
     QueuedMessage,
     ResponseStream,
     StreamSender,
+    StreamSource,
     run_while_connected,
 )
 from mcp_trio.auth import AuthInfo
@@ -680,10 +681,26 @@ def put(stream, message, event_id=None):
         stream.mark_answered(1)
 
 
-async def send(stream, accept=BOTH, **options):
+class FirstEvent(StreamSource):
+    def __init__(self, event):
+        self.event = event
+
+    def begin_events(self, stream):  # noqa: ARG002
+        return self.event
+
+
+class Unanswered(StreamSource):
+    def __init__(self, rejection):
+        self.rejection = rejection
+
+    def unanswered(self, stream):  # noqa: ARG002
+        return self.rejection and self.rejection.response()
+
+
+async def send(stream, accept=BOTH, source=None, **options):
     exchange = exchange_of(accept)
-    sender = StreamSender(limits=RESPONSE_LIMITS, headers=[("X", "y")], **options)
-    await sender.send(exchange, stream)
+    sender = StreamSender(limits=RESPONSE_LIMITS, **options)
+    await sender.send(exchange, stream, source or StreamSource(), [("X", "y")])
     assert exchange.is_ended
     assert exchange.headers["x"] == "y"
     return exchange
@@ -738,8 +755,9 @@ async def test_the_content_type_is_one_that_the_client_accepts(accept, prefers_e
 async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        sender = StreamSender(limits=RESPONSE_LIMITS, begin_events=lambda: "1-1")
-        nursery.start_soon(sender.send, exchange, stream)
+        source = FirstEvent(Event(id="1-1", retry_ms=RESPONSE_LIMITS.http.sse_retry_ms))
+        sender = StreamSender(limits=RESPONSE_LIMITS)
+        nursery.start_soon(sender.send, exchange, stream, source, ())
         await trio.sleep(0.9)
         assert exchange.status is None
         await trio.sleep(0.2)
@@ -759,8 +777,8 @@ async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
 async def test_the_first_event_can_be_chosen():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
-    sender = StreamSender(limits=RESPONSE_LIMITS, first_event=Event(b"x", name="endpoint"))
-    await sender.send_events(exchange, stream)
+    source = FirstEvent(Event(b"x", name="endpoint"))
+    await StreamSender(limits=RESPONSE_LIMITS).send_events(exchange, stream, source, ())
     assert (await exchange.event()).name == "endpoint"
 
 
@@ -768,7 +786,8 @@ async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_c
     stream, exchange = stream_of(), exchange_of("application/json")
     stream.is_json_only = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(StreamSender(limits=RESPONSE_LIMITS).send, exchange, stream)
+        sender = StreamSender(limits=RESPONSE_LIMITS)
+        nursery.start_soon(sender.send, exchange, stream, StreamSource(), ())
         await trio.sleep(1000)
         assert exchange.status is None
         put(stream, ANSWER)
@@ -794,7 +813,7 @@ async def test_several_responses_are_an_array_if_sse_is_not_accepted():
 async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, status):
     stream = stream_of()
     stream.end()
-    exchange = await send(stream, unanswered=lambda: rejection and rejection.response())
+    exchange = await send(stream, source=Unanswered(rejection))
     assert exchange.status == status
     if rejection is None:
         assert exchange.answer_body == b""
@@ -815,7 +834,7 @@ async def test_a_client_that_reads_too_slowly_is_disconnected_until_it_reconnect
     stays = []
 
     async def watch():
-        send = functools.partial(sender.send, exchange, stream)
+        send = functools.partial(sender.send, exchange, stream, StreamSource(), ())
         stays.append(await run_while_connected(exchange, send))
 
     async with trio.open_nursery() as nursery:
@@ -841,7 +860,11 @@ async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
                 sender, timer_queue = StreamSender(limits=RESPONSE_LIMITS), TimerQueue(0.25)
-                stays.append(await sender.send_while_connected(exchange, stream, timer_queue))
+                stays.append(
+                    await sender.send_while_connected(
+                        exchange, stream, StreamSource(), (), timer_queue
+                    )
+                )
             except trio.BrokenResourceError:
                 stays.append("broken")
 
