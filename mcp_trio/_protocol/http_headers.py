@@ -137,6 +137,18 @@ class HttpRequest:
         """True if the client accepts an event stream."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
 
+    @functools.cached_property
+    def routing_headers(self) -> tuple[str, str, str] | None:
+        """`MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name`; None unless each is valid."""
+        try:
+            version, method = _single_value(self, PROTOCOL_VERSION), _single_value(self, METHOD)
+            name = _decoded_header(self, NAME)
+        except HeaderMismatchError:
+            return None
+        if version is None or method is None or name is None:
+            return None
+        return version, method, name
+
 
 def decoded_headers(
     headers: Iterable[tuple[bytes, bytes]],
@@ -468,6 +480,8 @@ def check_headers_match(
     Raises:
         HeaderMismatchError: A header differs from the body, or is missing.
     """
+    if not paths and request.routing_headers == (version, method, _name_in(method, params)):
+        return  # nearly all requests; otherwise find out what differs
     _check_same(PROTOCOL_VERSION, _single_value(request, PROTOCOL_VERSION), version)
     sent = _single_value(request, METHOD)
     if is_request or sent is not None:

@@ -251,7 +251,8 @@ class McpEndpoint:
             body = pending.exchange.body_nowait(pending.bytes_max)
             if body is not None:
                 pending.is_received = True
-                return self._route(pending, body)
+                routing_result = self.runtime.endpoint.route(pending.request, body)
+                return _ACTIONS[type(routing_result)](self, pending, routing_result, body)
         return self._receive_and_respond(pending)
 
     async def _receive_and_respond(self, pending: PendingRequest) -> None:
@@ -262,12 +263,8 @@ class McpEndpoint:
                 return
             if not self.runtime.may_forward:
                 raise RejectedError(closing())
-        await self._route(pending, body)
-
-    def _route(self, pending: PendingRequest, body: bytes) -> Awaitable[object]:
-        """Call the method for the routing result of a request."""
         routing_result = self.runtime.endpoint.route(pending.request, body)
-        return _ACTIONS[type(routing_result)](self, pending, routing_result, body)
+        await _ACTIONS[type(routing_result)](self, pending, routing_result, body)
 
     async def reject(self, pending: PendingRequest, rejection: Rejection, body: bytes) -> None:
         """Send a rejection, or let another instance answer that owns the session."""
@@ -334,7 +331,8 @@ class McpEndpoint:
         runtime, request = self.runtime, pending.request
         message, awaited = routing_result.message, routing_result.awaited
         session = runtime.sessions.use(routing_result.session)
-        runtime.sessions.note_message(session, message, body)
+        if runtime.sessions.instance is not None:
+            runtime.sessions.note_message(session, message, body)
         if not awaited:
             session.channel.deliver(body, message, auth=request.auth)
             return pending.answer(202, _id_headers(session))
@@ -440,7 +438,7 @@ class McpEndpoint:
     # Stateless requests.
 
     async def answer_stateless(
-        self, pending: PendingRequest, routing_result: StatelessMessage, _body: bytes
+        self, pending: PendingRequest, routing_result: StatelessMessage, body: bytes
     ) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
         runtime, request = self.runtime, pending.request
@@ -458,7 +456,7 @@ class McpEndpoint:
             channel.deliver,
             routing_result.message,
             request.auth,
-            call=routing_result.call,
+            body=body,
             address=request.client,
             is_json_only=not request.accepts_event_streams,
         )
@@ -918,7 +916,7 @@ class HttpApp:
             exchange.close_after_response()
         if self.runtime.observers:
             return self._answer_observed(pending)
-        return self._answer(pending, self._check_and_route)
+        return self._answer(pending, self._checked.get(request.common, self._check_and_route))
 
     async def _answer_observed(self, pending: PendingRequest) -> None:
         """Answer one request, and tell the observers its status."""
@@ -996,11 +994,7 @@ class HttpApp:
 
     def _check_and_route(self, pending: PendingRequest) -> Awaitable[object]:
         """Check a request, and call the function that answers it."""
-        request = pending.request
-        checked = self._checked.get(request.common)
-        if checked is not None:
-            return checked(pending)
-        path = self._endpoint_path(request)
+        request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
             methods: dict[str, str] = {}
             if self._custom is not None and path is None:

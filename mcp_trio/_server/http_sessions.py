@@ -394,6 +394,9 @@ class HttpSessions:
         factory=dict[ClientKey, dict[str, HttpSession]], init=False
     )
     _shares: Shares = attrs.field(init=False)
+    # The time of the last check for idle sessions, or of the last opening, which requests use in
+    # place of the clock, because it costs less.
+    _last_check: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._shares = shares_of("limits.http.sessions_max", self.limits)
@@ -428,7 +431,8 @@ class HttpSessions:
             events=None if make is None else make(session_id),
             network=network_of(address),
         )
-        opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
+        self._last_check = trio.current_time()
+        opened = HttpSession(session_id, channel, principal, client, self._last_check, self)
         opened.is_opening = has_moved
         self._open[opened.id] = opened
         if not has_moved:
@@ -509,20 +513,20 @@ class HttpSessions:
         session = self._open[session_id]
         if self._unused:
             self._forget_unused(session)
-        session.used_at = trio.current_time()
+        session.used_at = self._last_check
         return session
 
     def known(self, session_id: str, *, transport: str = "http") -> KnownSession | None:
         """Return the facts that routing needs, or None if no such session is open."""
         found = self._open.get(session_id)
-        if found is None or found.is_closed or found.channel.transport != transport:
+        if found is None or found.is_opening or found.channel.transport != transport:
             return None
-        if found.is_opening:
+        session = found.session
+        if session is None:
+            return KnownSession(None, found.principal)
+        if session.closing.is_set():
             return None
-        connection = None if found.session is None else found.session.connection
-        return KnownSession(
-            None if connection is None else connection.protocol_version, found.principal
-        )
+        return KnownSession(session.connection.protocol_version, found.principal)
 
     def forget(self, session: HttpSession) -> None:
         """Remove a session: from now on its id is unknown, and requests for it are answered 404."""
@@ -541,13 +545,16 @@ class HttpSessions:
         """Close idle sessions until cancelled.
 
         A session is closed when its client has been idle for `limits.http.session_idle_seconds`; an
-        unused session after `limits.http.session_unused_seconds`.
+        unused session after `limits.http.session_unused_seconds`. None is closed too early, and
+        none later than two checks after its time.
         """
         unused_seconds = self.limits.http.session_unused_seconds
         shortest_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
+        pause = shortest_seconds / _CHECKS_PER_IDLE_TIME
         while True:
-            await trio.sleep(shortest_seconds / _CHECKS_PER_IDLE_TIME)
-            self._close_idle(trio.current_time())
+            self._last_check = now = trio.current_time()
+            self._close_idle(now - pause)
+            await trio.sleep(pause)
 
     def _close_idle(self, now: float) -> None:
         """Close the sessions that are idle for too long.
@@ -724,7 +731,7 @@ class Runtime:
             async with open_shielded_pool(self.close) as self.pool:
                 try:
                     if self.endpoint.is_stateless:
-                        self._stateless = self._start(self.stateless)
+                        self._stateless = self._start_stateless(self.stateless)
                         background.start_soon(self._keep_stateless, self._stateless)
                     task_status.started(self)
                     await self._closing.wait()
@@ -820,12 +827,19 @@ class Runtime:
     def _reopen_stateless(self) -> RunningSession | None:
         channel = StatelessChannel(self.limits)
         try:
-            self._stateless = self._start(channel)
+            self._stateless = self._start_stateless(channel)
         except Exception:
             logger.exception("the session of stateless requests cannot open")
             return None
         self.stateless = channel
         return self._stateless
+
+    def _start_stateless(self, channel: StatelessChannel) -> RunningSession:
+        session = self._start(channel)
+        # Only a `Session` that is not recorded has no use for the bytes of messages.
+        sequencer = getattr(session, "sequencer", None)
+        channel.needs_encoded = sequencer is None or sequencer.has_lanes
+        return session
 
     # Sessions.
 

@@ -28,6 +28,7 @@ from mcp_trio._jsonrpc.messages import (
     Message,
     Notification,
     Request,
+    decoder_for,
     encode_notification,
     encode_request,
     with_id_replaced,
@@ -437,9 +438,12 @@ class StatelessChannel(RoutedChannel):
     """The channel of all stateless requests to one server.
 
     Attributes:
+        needs_encoded: Whether the session reads the bytes of a delivered message, as one does that
+            is recorded or replayed. Otherwise it only counts them.
         networks: The networks of the clients by their numbers.
     """
 
+    needs_encoded: bool = attrs.field(default=True, init=False)
     networks: dict[int, str | None] = attrs.field(factory=dict[int, str | None], init=False)
 
     _open: dict[RequestId, StatelessRequest] = attrs.field(
@@ -454,34 +458,42 @@ class StatelessChannel(RoutedChannel):
 
     def deliver(
         self,
-        request: Request,
+        request: ToolCall | Request,
         auth: AuthInfo | None = None,
         *,
-        call: ToolCall | None = None,
+        body: bytes = b"",
         address: str | None = None,
         is_json_only: bool = False,
     ) -> StatelessRequest:
         """Deliver a request to the session, renumbered.
 
-        `call` is the request with decoded params. `address` tells clients without authentication
-        apart.
+        A decoded call of a tool comes with its encoded `body`. `address` tells clients without
+        authentication apart.
         """
         client = self._client_number(address) if auth is None else 0
-        number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
-        encoded = encode_request(number, request.method, request.params, json_depth_max=depth_max)
+        number = next(self._numbers)
+        message: ToolCall | Request
+        raw: Message | Batch | None = None
+        if isinstance(request, ToolCall):
+            message, encoded = ToolCall("2.0", number, request.params), body
+            if self.needs_encoded:
+                raw = decoder_for(self.limits.messages).decode(body)
+        else:
+            message, encoded = Request(number, request.method, request.params), b""
+            raw = request
+        has_line_ends = False
+        if isinstance(raw, Request):
+            depth_max = self.limits.messages.json_depth_max
+            encoded = encode_request(number, raw.method, raw.params, json_depth_max=depth_max)
+            has_line_ends = raw.params is not None and has_line_end(bytes(raw.params))
         stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_json_only=is_json_only)
         opened = self._open[number] = StatelessRequest(number, request.id, request.method, stream)
-        if request.params is None or not has_line_end(bytes(request.params)):
-            message: ToolCall | Request
-            if call is None:
-                message = Request(number, request.method, request.params)
-            else:
-                message = ToolCall("2.0", number, call.params)
-            self._pass_to_session(DecodedMessage(encoded, message, auth, client))
-        else:
+        if has_line_ends:
             # `encoded` has no line ends in its params. The session records these bytes, so it has
             # to decode them as well.
             self._pass_to_session(with_sender(encoded, auth, client))
+        else:
+            self._pass_to_session(DecodedMessage(encoded, message, auth, client))
         return opened
 
     def _client_number(self, address: str | None) -> int:

@@ -20,7 +20,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, decode_tool_call, with_decoded_params
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, decode_tool_call
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_channels import (
     DuplicateIdError,
@@ -429,11 +429,15 @@ async def test_a_delivered_request_has_the_same_content_in_one_line():
 def test_a_stateless_tool_call_is_delivered_with_its_decoded_params():
     made, taken = stateless_channel(), []
     made.deliver_to(taken.extend)
-    request = Request("x", "tools/call", msgspec.Raw(b'{"name":"tide"}'))
-    delivered = made.deliver(request, call=with_decoded_params(request))
-    (message,) = taken
-    assert message.message == decode_tool_call(bytes(message))
-    assert message.message.id == delivered.number
+    body = b'{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"tide"}}'
+    delivered = made.deliver(decode_tool_call(body), body=body)
+    made.needs_encoded = False
+    unread = made.deliver(decode_tool_call(body), body=body)
+    first, second = taken
+    assert first.message == decode_tool_call(bytes(first))
+    assert (first.message.id, second.message.id) == (delivered.number, unread.number)
+    assert second.message.params == first.message.params
+    assert len(second) == len(body)
 
 
 # Received messages.
