@@ -9,7 +9,6 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stream
 https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 """
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypedDict
 
@@ -194,7 +193,7 @@ _decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_arguments: Final[Any] = msgspec.json.Decoder().decode
 
 
-@attrs.frozen(kw_only=True, slots=False)  # as for `HttpRequest`
+@attrs.define(kw_only=True, eq=False)
 class Endpoint:
     """The rules of one MCP endpoint.
 
@@ -204,28 +203,23 @@ class Endpoint:
         find_session: Return the session with an id; None if there is none, or it has ended.
         find_parameter_paths: Return the parameter headers of a tool, by its name; None if it has
             none.
+        has_sessions: Whether legacy protocol versions are supported.
+        is_stateless: Whether stateless protocol versions are supported.
     """
 
     protocol_versions: Collection[str]
     decoder: Decoder
     find_session: Callable[[str], KnownSession | None]
     find_parameter_paths: Callable[[str], ParameterPaths | None]
+    has_sessions: bool = attrs.field(init=False)
+    is_stateless: bool = attrs.field(init=False)
+    _stateless_versions: frozenset[str] = attrs.field(init=False)
 
-    @functools.cached_property
-    def has_sessions(self) -> bool:
-        """True if legacy protocol versions are supported."""
-        return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
-
-    @functools.cached_property
-    def is_stateless(self) -> bool:
-        """True if stateless protocol versions are supported."""
-        return bool(self._stateless_versions)
-
-    @functools.cached_property
-    def _stateless_versions(self) -> frozenset[str]:
-        return frozenset(
-            name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
-        )
+    def __attrs_post_init__(self) -> None:
+        versions = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
+        self.has_sessions = any(each.has_handshake for each in versions)
+        self._stateless_versions = frozenset(each.name for each in versions if each.is_stateless)
+        self.is_stateless = bool(self._stateless_versions)
 
     def route(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
         """Return the routing result for a request whose body has been read."""

@@ -80,8 +80,8 @@ class Shares:
     def take_if_free(self, client: ClientKey) -> bool:
         """Take one place if the client may; return whether it has."""
         # Each request calls this, so it repeats `may_take` and `take` instead of calling them.
-        taken = self._taken.get(client, 0)
-        if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
+        taken, client_max = self._taken.get(client, 0), self.client_max
+        if taken >= client_max or taken >= client_max * self.factor - self.total:
             return False
         if not self._taken:
             self._taken = {}
@@ -115,12 +115,12 @@ class Shares:
         left = self._taken.get(client, 0) - amount
         assert left >= 0
         self.total -= amount
-        if left:
+        if not self.total:
+            self._taken = NO_ITEMS
+        elif left:
             self._taken[client] = left
         else:
             self._taken.pop(client, None)
-            if not self._taken:
-                self._taken = NO_ITEMS
 
 
 def shares_of(setting: str, limits: Limits) -> Shares:

@@ -850,6 +850,7 @@ class HttpApp:
     streams_answers: bool
     has_sse: bool
     websocket: WebSocketEndpoint | None
+    _bytes_max: int = attrs.field(init=False)
     _routes: Mapping[str, _Responder] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
     _public: frozenset[_Responder] = attrs.field(init=False)
@@ -863,6 +864,7 @@ class HttpApp:
         mcp = McpEndpoint(
             self.runtime, streams_answers=self.streams_answers, protected=self.protected
         )
+        self._bytes_max = self.runtime.limits.messages.bytes_max
         custom = self.runtime.server.routes
         # The path and the function of each endpoint, and its owner, for error texts.
         endpoints: list[tuple[str, str, _Responder]] = [
@@ -908,9 +910,9 @@ class HttpApp:
     def respond(self, exchange: Exchange) -> Awaitable[None]:
         """Answer one request; return early if its client disconnects."""
         request = exchange.request
-        host_check, limits = self.host_check, self.runtime.limits
+        host_check = self.host_check
         headers = host_check.cors_headers(request) if host_check.allows_cors else ()
-        pending = PendingRequest(exchange, request, headers, limits.messages.bytes_max)
+        pending = PendingRequest(exchange, request, headers, self._bytes_max)
         forwarder = self.runtime.forwarder
         if forwarder is not None and forwarder.is_leaving:
             exchange.close_after_response()
@@ -940,14 +942,16 @@ class HttpApp:
 
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""
-        request, bytes_max = exchange.request, self.runtime.limits.messages.bytes_max
+        request = exchange.request
         path = self._endpoint_path(request)
         assert path is not None  # The other instance has found the endpoint.
         if self.runtime.observers:
             from mcp_trio._session.observing import begin_forwarded
 
             begin_forwarded(self.runtime.observers, _http_activity(request, path))
-        await self._answer(PendingRequest(exchange, request, (), bytes_max), self._routes[path])
+        await self._answer(
+            PendingRequest(exchange, request, (), self._bytes_max), self._routes[path]
+        )
 
     def _endpoint_path(self, request: HttpRequest) -> str | None:
         """Return the path of the endpoint that a request names, perhaps with a trailing slash."""

@@ -302,8 +302,12 @@ class SessionChannel(RoutedChannel):
         """
         if stream.is_ended and stream.number is None:
             first_id: str | None
-            first_id, *others = self._event_store.append_ended_stream(stream.messages)
-            stream.set_event_ids(others)
+            queue = stream.queue
+            first_id, *others = self._event_store.append_ended_stream(
+                [queued.message for queued in queue]
+            )
+            for queued, event_id in zip(queue, others, strict=True):
+                queued.event_id = event_id
             return first_id if has_first_event else None
         number = self._register(stream) if stream.number is None else stream.number
         if stream is self._standalone and not stream.has_messages:
@@ -317,7 +321,8 @@ class SessionChannel(RoutedChannel):
         store = self._event_store
         number = stream.number = store.open_stream(tuple(stream.awaits))
         stream.first_event_id = store.keep(number, b"")
-        stream.set_event_ids([store.keep(number, message) for message in stream.messages])
+        for queued in stream.queue:
+            queued.event_id = store.keep(number, queued.message)
         self._add_numbered(number, stream)
         return number
 

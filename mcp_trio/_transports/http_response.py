@@ -10,7 +10,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stream
 
 import enum
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -210,9 +210,17 @@ class ResponseStream(msgspec.Struct, eq=False):
         return responses
 
     @property
-    def messages(self) -> Sequence[bytes]:
-        """The encoded messages in the queue."""
-        return [queued.message for queued in self._queue]
+    def sole_response(self) -> bytes | None:
+        """The response, if the stream has ended and holds only this one; otherwise None."""
+        queue = self._queue
+        if len(queue) == 1 and queue[0].is_response and self.is_ended:
+            return queue[0].message
+        return None
+
+    @property
+    def queue(self) -> Sequence[QueuedMessage]:
+        """The messages in the queue, which stay in it."""
+        return self._queue
 
     @property
     def has_messages(self) -> bool:
@@ -265,11 +273,6 @@ class ResponseStream(msgspec.Struct, eq=False):
         self._bytes = sum(len(queued.message) for queued in self._queue)
         if self._changed is not None:
             self._changed.wake()
-
-    def set_event_ids(self, ids: Iterable[str]) -> None:
-        """Give each message in the queue its event id."""
-        for queued, event_id in zip(self._queue, ids, strict=True):
-            queued.event_id = event_id
 
     def mark_answered(self, request_id: RequestId) -> None:
         """Remove a request from `awaits`; after the last one, end the stream."""
@@ -486,19 +489,18 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
         """
-        if not stream.has_messages and (response := source.unanswered(stream)) is not None:
-            status, own_headers, body = response
-            return status, [*own_headers, *headers], body
-        uses_events, status_of = self._uses_events(request), self.status_of
-        if uses_events and status_of is None:
-            return _complete_events(stream, source, headers)
-        responses = stream.responses
-        if responses is None or (len(responses) > 1 and not stream.is_json_only):
-            return _complete_events(stream, source, headers)
-        if not responses:
-            return _ACCEPTED, headers, b""
-        status, body = _OK, responses[0]
-        if len(responses) > 1:
+        uses_events, status_of, status = self._uses_events(request), self.status_of, _OK
+        may_be_json = not uses_events or status_of is not None
+        body = stream.sole_response if may_be_json else None
+        if body is None:
+            if not stream.has_messages and (response := source.unanswered(stream)) is not None:
+                status, own_headers, body = response
+                return status, [*own_headers, *headers], body
+            responses = stream.responses if may_be_json else None
+            if responses is None or (responses and not stream.is_json_only):
+                return _complete_events(stream, source, headers)
+            if not responses:
+                return _ACCEPTED, headers, b""
             body = b"[%b]" % b",".join(responses)
         elif status_of is not None and (error := _decode_response(body).error) is not None:
             status = status_of(error.code)
@@ -506,7 +508,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 headers = [*headers, *self.challenge_of(request, error.data)]
         if uses_events and status == _OK:
             return _complete_events(stream, source, headers)
-        stream.take()
         return status, (_JSON_HEADER, *headers), body
 
     def _uses_events(self, request: HttpRequest) -> bool:
