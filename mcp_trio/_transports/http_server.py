@@ -33,6 +33,7 @@ from mcp_trio._transports.http1 import (
     ChunkedBody,
     HttpError,
     ParsedRequest,
+    RepeatedHeaders,
     encoded_error,
     encoded_response_headers,
     headers_length,
@@ -272,10 +273,8 @@ class NativeConnection:
     idle_since: float = attrs.field(default=_RECEIVING, init=False)
     is_expired: bool = attrs.field(default=False, init=False)
     _exchange: NativeExchange | None = attrs.field(default=None, init=False)
-    # The headers of the last request, if they may be cached: most clients repeat them, but for the
-    # content length.
-    _last_raw: bytes = attrs.field(default=b"", init=False)
-    _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
+    # The headers of the last request, if they may be cached.
+    _last: RepeatedHeaders | None = attrs.field(default=None, init=False)
 
     @property
     def may_get_request(self) -> bool:
@@ -323,22 +322,25 @@ class NativeConnection:
                     self.idle_since = _RECEIVING
                     if self.is_expired or socket.has_ended:
                         break
-                raw, parsed = self._last_raw, self._last_parsed
-                if parsed is None or not received.startswith(raw):
-                    raw = await self._receive_headers()
-                    parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
-                    if is_cacheable(raw):
-                        self._last_raw, self._last_parsed = raw, parsed
+                headers = self._last
+                if headers is None or not received.startswith(headers.raw):
+                    headers = await self._receive_headers()
                 self.idle_since = _BUSY
-                if not await self._serve_request(parsed, raw):
+                if not await self._serve_request(headers.raw, headers.parsed):
                     break
         except HttpError as error:
             await self.socket.write(encoded_error(error))
         await self.socket.linger()
 
-    async def _receive_headers(self) -> bytes:
+    async def _receive_headers(self) -> RepeatedHeaders:
         """Return the next request line and headers, which stay in front of the received bytes."""
         received, limits = self.socket.received, self.socket.limits
+        if self._last is not None:
+            bytes_max = limits.http.headers_bytes_max
+            repeated = self._last.with_length_in(received, bytes_max=bytes_max)
+            if repeated is not None:
+                self._last = repeated
+                return repeated
         length = searched = 0
 
         def is_complete() -> bool:
@@ -347,17 +349,21 @@ class NativeConnection:
             searched = len(received)
             return length > 0
 
-        if is_complete():  # which needs no cancel scope
-            return bytes(received[:length])
-        if not await self.socket.receive_until(is_complete, seconds=limits.http.headers_seconds):
-            seconds = limits.http.headers_seconds
+        # Headers that have arrived need no cancel scope.
+        seconds = limits.http.headers_seconds
+        if not (is_complete() or await self.socket.receive_until(is_complete, seconds=seconds)):
             raise HttpError(
                 408,
                 f"the headers stalled for {seconds:g} seconds (limits.http.headers_seconds)",
             )
-        return bytes(received[:length])
+        raw = bytes(received[:length])
+        parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
+        if not is_cacheable(raw):
+            return RepeatedHeaders(raw, parsed)
+        self._last = RepeatedHeaders.of(raw, parsed)
+        return self._last
 
-    async def _serve_request(self, parsed: ParsedRequest, raw: bytes) -> bool:
+    async def _serve_request(self, raw: bytes, parsed: ParsedRequest) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
         host, received, body = self.host, self.socket.received, None
         start, length = len(raw), parsed.body_bytes
