@@ -123,7 +123,10 @@ class DecodedMessage(PrincipalMessage):
     def __new__(
         cls, data: bytes, message: object, auth: AuthInfo | None, client_number: int = 0
     ) -> Self:
-        self = PrincipalMessage.__new__(cls, data, auth, client_number)
+        # As in `PrincipalMessage`; each request calls this.
+        self = bytes.__new__(cls, data)
+        self.auth = auth
+        self.client_number = client_number
         self.message = message
         return self
 

@@ -8,10 +8,14 @@ from typing import Final
 import attrs
 import msgspec
 
-from mcp_trio._jsonrpc.lines import BYTE_ORDER_MARK, Oversized, has_line_end, oversized
+from mcp_trio._jsonrpc.lines import BYTE_ORDER_MARK, Oversized, oversized
 
 COMMENT: Final = b": keep-alive\n\n"
 """A comment, which clients ignore. Intermediaries see that the stream is still in use."""
+
+# As integers, as in `lines.py`.
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
 
 _MESSAGE: Final = "message"
 _MESSAGE_FIELD: Final = f"event: {_MESSAGE}\n"
@@ -46,15 +50,17 @@ def encode_event(event: Event) -> bytes:
     Raises:
         ValueError: The name or id contains a CR, LF or NUL, or is not valid Unicode.
     """
-    name, event_id, retry_ms, data = event.name, event.id, event.retry_ms, event.data
+    name, event_id, data = event.name, event.id, event.data
     fields = _MESSAGE_FIELD if name == _MESSAGE else f"event: {_single_line(name)}\n"
     if event_id is not None:
-        fields = f"{fields}id: {_single_line(event_id)}\n"
-    if retry_ms is not None:
-        fields = f"{fields}retry: {retry_ms}\n"
-    if has_line_end(data):
+        if not event_id.isprintable():
+            event_id = _single_line(event_id)
+        fields = f"{fields}id: {event_id}\n"
+    if event.retry_ms is not None:
+        fields = f"{fields}retry: {event.retry_ms}\n"
+    if _LF in data or _CR in data:
         data = _with_lf(data).replace(b"\n", b"\ndata: ")
-    return fields.encode() + b"data: " + data + b"\n\n"
+    return b"%bdata: %b\n\n" % (fields.encode(), data)
 
 
 def _single_line(text: str) -> str:

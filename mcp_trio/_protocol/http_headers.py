@@ -49,6 +49,9 @@ class HttpRequest:
         auth: The client as it has been authenticated.
         certificate: The thumbprint of the client's TLS certificate, as in RFC 8705, section 3.1:
             the SHA-256 digest in Base64URL; None if there is none.
+        common: An object that stands for the request line and all headers except the content length
+            and the session id, in every request that repeats them; None if no host has compared
+            them. An application may remember under it what follows from these headers alone.
     """
 
     method: str
@@ -60,6 +63,7 @@ class HttpRequest:
     client: str | None = None
     auth: AuthInfo | None = None
     certificate: str | None = None
+    common: object = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def principal(self) -> str | None:
@@ -84,6 +88,10 @@ class HttpRequest:
     def with_auth(self, auth: AuthInfo) -> "HttpRequest":
         """Return a copy with the sender as it has been authenticated."""
         return self._copy(auth=auth)
+
+    def as_common(self) -> "HttpRequest":
+        """Return a copy with a `common` of its own, which later copies keep."""
+        return self._copy(common=object())
 
     def _copy(self, **changes: Any) -> "HttpRequest":
         # `attrs.evolve` takes ten times as long, and would compute the cached properties again.
@@ -128,6 +136,18 @@ class HttpRequest:
     def accepts_event_streams(self) -> bool:
         """True if the client accepts an event stream."""
         return accepts(self.headers.get("accept"), EVENT_STREAM)
+
+    @functools.cached_property
+    def routing_headers(self) -> tuple[str, str, str] | None:
+        """`MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name`; None unless each is valid."""
+        try:
+            version, method = _single_value(self, PROTOCOL_VERSION), _single_value(self, METHOD)
+            name = _decoded_header(self, NAME)
+        except HeaderMismatchError:
+            return None
+        if version is None or method is None or name is None:
+            return None
+        return version, method, name
 
 
 def decoded_headers(
@@ -460,6 +480,8 @@ def check_headers_match(
     Raises:
         HeaderMismatchError: A header differs from the body, or is missing.
     """
+    if not paths and request.routing_headers == (version, method, _name_in(method, params)):
+        return  # nearly all requests; otherwise find out what differs
     _check_same(PROTOCOL_VERSION, _single_value(request, PROTOCOL_VERSION), version)
     sent = _single_value(request, METHOD)
     if is_request or sent is not None:

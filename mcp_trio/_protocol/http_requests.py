@@ -9,13 +9,12 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stream
 https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 """
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypedDict
 
 import attrs
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from mcp_trio._jsonrpc.messages import (
     Batch,
@@ -67,7 +66,6 @@ _VERSION_FIELD: Final = PROTOCOL_VERSION.lower()
 
 # Tuples, because `Request | Notification` would be created anew by each `isinstance`.
 _SINGLE_MESSAGE: Final = (Request, Notification)
-_REQUEST: Final = (Request, ToolCall)
 
 STATUS_OF_ERROR: Final[Mapping[int, int]] = {
     METHOD_NOT_FOUND: 404,
@@ -151,14 +149,10 @@ class SessionMessage(msgspec.Struct, frozen=True):
 
 
 class StatelessMessage(msgspec.Struct, frozen=True):
-    """The message is stateless; one that lacks metadata will be rejected by the connection.
+    """The message is stateless; one that lacks metadata will be rejected by the connection."""
 
-    `call` is the same message with decoded params, if it is a valid call of a tool.
-    """
-
-    message: Request | Notification
+    message: ToolCall | Request | Notification
     is_incomplete: bool = False
-    call: ToolCall | None = None
 
 
 class OpenStream(msgspec.Struct, frozen=True):
@@ -196,9 +190,10 @@ class _Names(TypedDict, total=False):
 
 _decode_names: Final[Any] = msgspec.json.Decoder(_Names).decode
 _decode_params: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_arguments: Final[Any] = msgspec.json.Decoder().decode
 
 
-@attrs.frozen(kw_only=True, slots=False)  # as for `HttpRequest`
+@attrs.define(kw_only=True, eq=False)
 class Endpoint:
     """The rules of one MCP endpoint.
 
@@ -208,28 +203,23 @@ class Endpoint:
         find_session: Return the session with an id; None if there is none, or it has ended.
         find_parameter_paths: Return the parameter headers of a tool, by its name; None if it has
             none.
+        has_sessions: Whether legacy protocol versions are supported.
+        is_stateless: Whether stateless protocol versions are supported.
     """
 
     protocol_versions: Collection[str]
     decoder: Decoder
     find_session: Callable[[str], KnownSession | None]
     find_parameter_paths: Callable[[str], ParameterPaths | None]
+    has_sessions: bool = attrs.field(init=False)
+    is_stateless: bool = attrs.field(init=False)
+    _stateless_versions: frozenset[str] = attrs.field(init=False)
 
-    @functools.cached_property
-    def has_sessions(self) -> bool:
-        """True if legacy protocol versions are supported."""
-        return any(PROTOCOL_VERSIONS[name].has_handshake for name in self.protocol_versions)
-
-    @functools.cached_property
-    def is_stateless(self) -> bool:
-        """True if stateless protocol versions are supported."""
-        return bool(self._stateless_versions)
-
-    @functools.cached_property
-    def _stateless_versions(self) -> frozenset[str]:
-        return frozenset(
-            name for name in self.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
-        )
+    def __attrs_post_init__(self) -> None:
+        versions = [PROTOCOL_VERSIONS[name] for name in self.protocol_versions]
+        self.has_sessions = any(each.has_handshake for each in versions)
+        self._stateless_versions = frozenset(each.name for each in versions if each.is_stateless)
+        self.is_stateless = bool(self._stateless_versions)
 
     def route(self, http_request: HttpRequest, body: bytes = b"") -> RoutingResult:
         """Return the routing result for a request whose body has been read."""
@@ -255,26 +245,23 @@ class Endpoint:
             return Rejection(status=415, text=f"the Content-Type of a POST must be {JSON}")
         if not (http_request.accepts_json or http_request.accepts_event_streams):
             return Rejection(status=406, text=f"Accept must have {JSON} and {EVENT_STREAM}")
-        message: ToolCall | Message | Batch | None = None
+        message: ToolCall | Message | Batch = self.decoder.decode_by(decode_tool_call, body)
         metadata = None
-        names_stateless = self._names_stateless(http_request)
-        if not names_stateless:
-            message = self.decoder.decode_by(decode_tool_call, body)
-            if self.is_stateless and type(message) is ToolCall:
-                metadata = metadata_in(message.params.meta)
-        if message is None or metadata is not None:  # a stateless request needs its raw params
-            message = self.decoder.decode(body)
-        if type(message) is Malformed:
+        names_stateless = http_request.headers.get(_VERSION_FIELD) in self._stateless_versions
+        call = message if type(message) is ToolCall else None  # nearly all messages are calls
+        if call is not None:
+            if call.params.meta is not UNSET and self.is_stateless:
+                metadata = metadata_in(call.params.meta)
+        elif type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
-        call = None
-        if self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
-            call = with_decoded_params(message)
-            metadata = (
-                metadata_of(message.params) if call is None else metadata_in(call.params.meta)
-            )
+        elif self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
+            metadata = metadata_of(message.params)
         if names_stateless or metadata is not None:
-            return self._stateless_request(http_request, message, metadata, call)
-        request_id = message.id if isinstance(message, _REQUEST) else None
+            return self._stateless_request(http_request, message, metadata)
+        request: ToolCall | Request | None = call
+        if call is None and isinstance(message, Request):
+            request = message
+        request_id = None if request is None else request.id
         if not self.has_sessions:
             return Rejection(
                 status=400,
@@ -285,17 +272,17 @@ class Endpoint:
                 id=request_id,
                 data={"supported": [*self.protocol_versions]},
             )
-        if isinstance(message, Request) and message.method == INITIALIZE:
+        if type(request) is Request and request.method == INITIALIZE:
             if http_request.header(SESSION_ID) is not None:
                 text = f"initialize must be sent without {SESSION_ID}"
-                return Rejection(status=400, text=text, id=message.id)
-            return OpenSession(message)
+                return Rejection(status=400, text=text, id=request_id)
+            return OpenSession(request)
         session = self._session(http_request)
         if isinstance(session, Rejection):
             return msgspec.structs.replace(session, id=request_id)
         session_id, known = session
         awaited = [] if request_id is None else [request_id]
-        if isinstance(message, Batch):
+        if type(message) is Batch:
             if known.protocol_version is None or not known.protocol_version.has_batches:
                 return Rejection(status=400, text="this protocol version has no batches")
             # One malformed message rejects the batch, because an error without an id belongs to no
@@ -315,34 +302,42 @@ class Endpoint:
         http_request: HttpRequest,
         message: ToolCall | Message | Batch,
         metadata: Metadata | None,
-        call: ToolCall | None,
     ) -> RoutingResult:
-        if not isinstance(message, _SINGLE_MESSAGE):
+        call: ToolCall | None = None
+        raw_params: Raw | None = None
+        if isinstance(message, ToolCall):
+            call = message
+        elif isinstance(message, _SINGLE_MESSAGE):
+            call, raw_params = with_decoded_params(message), message.params
+        else:
             return Rejection(
                 status=400,
                 text="the body of a stateless POST must be one request or one notification",
             )
-        request_id = message.id if isinstance(message, Request) else None
-        params: Mapping[str, Any] = {}
+        request_id = None if isinstance(message, Notification) else message.id
+        params: dict[str, Any] = {}
         paths = None
         try:
             version = metadata.version if metadata is not None and metadata.has_version else None
             if call is not None:
                 params = {"name": call.params.name}
-            elif message.params is not None:
-                params = _decode_names(message.params)
-            tool = params.get("name")
-            if message.method == CALL_TOOL and isinstance(tool, str):
-                paths = self.find_parameter_paths(tool)
-            if paths and message.params is not None:  # decode the arguments, which may be large
-                params = _decode_params(message.params)
+                paths = self.find_parameter_paths(call.params.name)
+                if paths and call.params.arguments is not UNSET:  # they may be large
+                    params["arguments"] = _decode_arguments(call.params.arguments)
+            elif raw_params is not None:
+                params = _decode_names(raw_params)
+                tool = params.get("name")
+                if message.method == CALL_TOOL and isinstance(tool, str):
+                    paths = self.find_parameter_paths(tool)
+                if paths:
+                    params = _decode_params(raw_params)
             check_headers_match(
                 http_request,
                 version=version or http_request.header(PROTOCOL_VERSION) or "",
                 method=message.method,
                 params=params,
                 paths=paths,
-                is_request=isinstance(message, Request),
+                is_request=request_id is not None,
             )
         except HeaderMismatchError as error:
             return Rejection(status=400, code=HEADER_MISMATCH, text=str(error), id=request_id)
@@ -350,10 +345,12 @@ class Endpoint:
             return Rejection(
                 status=400, code=INVALID_PARAMS, text=f"invalid params: {error}", id=request_id
             )
-        if metadata is None and isinstance(message, Request):
+        if metadata is None and request_id is not None:
             text = f"invalid params: _meta lacks {META_VERSION}"
             return Rejection(status=400, code=INVALID_PARAMS, text=text, id=request_id)
-        return StatelessMessage(message, metadata is not None and not metadata.is_complete, call)
+        return StatelessMessage(
+            message if call is None else call, metadata is not None and not metadata.is_complete
+        )
 
     def _session(self, http_request: HttpRequest) -> tuple[str, KnownSession] | Rejection:
         """Return the id and the facts of the session that the headers name, or a rejection."""

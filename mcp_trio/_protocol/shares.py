@@ -120,11 +120,13 @@ class Shares:
         places = self._taken
         left = places.get(client, 0) - amount
         assert left >= 0
-        self.total -= amount
-        if left:
-            places[client] = left
-        elif places.pop(client, None) is not None and not places:
+        total = self.total = self.total - amount
+        if not total:
             self._taken = NO_ITEMS
+        elif left:
+            places[client] = left
+        else:
+            places.pop(client, None)
 
 
 def shares_of(setting: str, limits: Limits) -> Shares:

@@ -173,17 +173,14 @@ class MemoryEventStore:
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
         """Store a new stream that has ended."""
         self._streams_opened = number = self._streams_opened + 1
-        size, ids = 0, [_event_id(number, 1)]
-        for data in events:
-            size += len(data)
-            ids.append(_event_id(number, len(ids) + 1))
+        size = sum(map(len, events))
         if size <= self._bytes_max:
             # A client can resume from the first, empty event even if only the others are stored.
             self._ended.append((number, 2, *map(bytes, events)) if events else (number, 1, b""))
             self._kept_events += len(events) or 1
             self._kept_bytes += size
             self._forget_surplus()
-        return ids
+        return [_event_id(number, at) for at in range(1, len(events) + 2)]
 
     def keep(self, stream: int, data: bytes) -> str:
         """Store the next event of a stream."""

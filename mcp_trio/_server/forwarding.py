@@ -192,6 +192,10 @@ class ForwardedExchange:
             raise BodyTooLargeError(bytes_max)
         return self._body
 
+    def body_nowait(self, bytes_max: int) -> bytes | None:
+        """Return the body, unless it is too large."""
+        return self._body if len(self._body) <= bytes_max else None
+
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response."""
         await self._check_connected()

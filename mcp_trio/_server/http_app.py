@@ -41,11 +41,7 @@ from mcp_trio._protocol.http_requests import (
 from mcp_trio._protocol.metadata import TRACE
 from mcp_trio._protocol.security import HostCheck
 from mcp_trio._protocol.websocket import upgrade_rejection
-from mcp_trio._server.forwarding import (
-    UNKNOWN_OUTCOME_RESPONSE,
-    ForwardedExchange,
-    InstanceUnavailableError,
-)
+from mcp_trio._server.forwarding import ForwardedExchange, InstanceUnavailableError
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.instances import StoreUnavailableError
 from mcp_trio._server.monitoring import HEALTH, READY, respond_health, respond_ready
@@ -67,14 +63,24 @@ from mcp_trio._session.exceptions import (
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import CollectedJob, lead
 from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, AsgiUpgrade, Receive, Scope, Send
-from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
-from mcp_trio._transports.http_channels import DuplicateIdError, TooManyStreamsError
+from mcp_trio._transports.concurrency import (
+    ErrorGroup,
+    TimerQueue,
+    Wakeup,
+    errors_handled_by,
+)
+from mcp_trio._transports.http_channels import (
+    DuplicateIdError,
+    StatelessRequest,
+    TooManyStreamsError,
+)
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
     CompleteResponse,
     Exchange,
     ResponseStream,
     StreamSender,
+    StreamSource,
     TooManyBodiesError,
     run_while_connected,
 )
@@ -150,7 +156,8 @@ class ObservedExchange:
         self.observation = observation
         self.request: HttpRequest = exchange.request
         self.may_lead = exchange.may_lead
-        self.body, self.send, self.end = exchange.body, exchange.send, exchange.end
+        self.body, self.body_nowait = exchange.body, exchange.body_nowait
+        self.send, self.end = exchange.send, exchange.end
         self.gone, self.close_after_response = exchange.gone, exchange.close_after_response
 
     def answer(self, status: int, headers: Headers, body: bytes = b"") -> Awaitable[None]:
@@ -214,12 +221,41 @@ class McpEndpoint:
     streams_answers: bool = attrs.field(kw_only=True)
     protected: "ProtectedResource | None" = attrs.field(kw_only=True)
     _timer_queue: TimerQueue = attrs.field(init=False)
+    # The senders of responses in sessions, of stateless ones, and of those to stateless requests
+    # that lack metadata.
+    _sender: StreamSender = attrs.field(init=False)
+    _stateless_sender: StreamSender = attrs.field(init=False)
+    _incomplete_sender: StreamSender = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._timer_queue = TimerQueue(self.runtime.limits.http.watch_after_seconds)
+        limits, is_protected = self.runtime.limits, self.protected is not None
+        self._timer_queue = TimerQueue(limits.http.watch_after_seconds)
+        self._sender = StreamSender(
+            limits=limits,
+            # In sessions, only the error of a denied access has another status than 200.
+            status_of=_status_of_denial if is_protected else None,
+            challenge_of=self._headers_of_error,
+            prefers_events=self.streams_answers,
+        )
+        self._stateless_sender, self._incomplete_sender = (
+            StreamSender(limits=limits, status_of=status_of, challenge_of=self._headers_of_error)
+            for status_of in (
+                partial(_stateless_status, is_protected=is_protected),
+                _status_of_incomplete,
+            )
+        )
 
-    async def respond(self, pending: PendingRequest) -> None:
+    def respond(self, pending: PendingRequest) -> Awaitable[object]:
         """Answer one request."""
+        if not self.runtime.is_closing and pending.request.method == "POST":
+            body = pending.exchange.body_nowait(pending.bytes_max)
+            if body is not None:
+                pending.is_received = True
+                routing_result = self.runtime.endpoint.route(pending.request, body)
+                return _ACTIONS[type(routing_result)](self, pending, routing_result, body)
+        return self._receive_and_respond(pending)
+
+    async def _receive_and_respond(self, pending: PendingRequest) -> None:
         body = await pending.body() if pending.request.method == "POST" else b""
         if self.runtime.is_closing:
             if isinstance(pending.exchange, ForwardedExchange):
@@ -252,7 +288,7 @@ class McpEndpoint:
         stream = session.channel.take_continued(message.id)
         if stream is None:
             return False
-        await self._send_response(pending, session, stream, message.id)
+        await self._send_response(pending, session, stream)
         return True
 
     # Sessions.
@@ -292,24 +328,28 @@ class McpEndpoint:
         self, pending: PendingRequest, routing_result: SessionMessage, body: bytes
     ) -> Awaitable[object]:
         """Deliver a message to its session; return an awaitable that sends the response."""
-        session = self.runtime.sessions.use(routing_result.session)
-        channel, awaited = session.channel, routing_result.awaited
-        auth = pending.request.auth
-        self.runtime.sessions.note_message(session, routing_result.message, body)
+        runtime, request = self.runtime, pending.request
+        message, awaited = routing_result.message, routing_result.awaited
+        session = runtime.sessions.use(routing_result.session)
+        if runtime.sessions.instance is not None:
+            runtime.sessions.note_message(session, message, body)
         if not awaited:
-            channel.deliver(body, routing_result.message, auth=auth)
+            session.channel.deliver(body, message, auth=request.auth)
             return pending.answer(202, _id_headers(session))
         deliver = partial(
-            channel.deliver,
+            session.channel.deliver,
             body,
-            routing_result.message,
+            message,
             awaited,
-            auth=auth,
-            is_json_only=not pending.request.accepts_event_streams,
+            auth=request.auth,
+            is_json_only=not request.accepts_event_streams,
         )
-        leads = pending.exchange.may_lead
+        jobs = None
         try:
-            stream, jobs = self.runtime.pool.collect(deliver) if leads else (deliver(), None)
+            if pending.exchange.may_lead:
+                stream, jobs = runtime.pool.collect(deliver)
+            else:
+                stream = deliver()
         except DuplicateIdError:
             text = f"an unfinished request has the same id: {awaited[0]!r}"
             raise RejectedError(Rejection(status=400, text=text, id=awaited[0])) from None
@@ -317,40 +357,24 @@ class McpEndpoint:
             text = "too many requests of this session wait for responses (limits.http.streams_max)"
             raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
-        return self._send_response(pending, session, stream, awaited[0], jobs)
+        return self._send_response(pending, session, stream, jobs)
 
     async def _send_response(
         self,
         pending: PendingRequest,
         session: HttpSession,
         stream: ResponseStream,
-        request_id: RequestId | None = None,
         jobs: list[CollectedJob] | None = None,
     ) -> bool:
         """Send the response; return whether the client stayed connected to its end."""
-
-        def unanswered() -> CompleteResponse | None:
-            """Return an error if the session was closed; None if the client has cancelled.
-
-            The status is not 404: after that the client would repeat in a new session a request
-            that may have had effects already.
-            """
-            if session.has_left:  # The handler had begun, and may go on in the other instance.
-                return UNKNOWN_OUTCOME_RESPONSE
-            if not session.is_closed:
-                return None
-            text = "the session was closed before this was answered"
-            rejection = Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
-            return rejection.response()
-
-        sender = self._sender(pending, session, stream, unanswered)
+        headers = (*_id_headers(session), *pending.headers)
         has_stayed = is_answered = False
         try:
             if jobs:
                 await lead(jobs)
             is_answered = stream.is_ended
-            has_stayed = await sender.send_while_connected(
-                pending.exchange, stream, self._timer_queue
+            has_stayed = await self._sender.send_while_connected(
+                pending.exchange, stream, session, headers, self._timer_queue
             )
         finally:
             if not is_answered:  # Otherwise `use` has noted the time just now.
@@ -373,18 +397,17 @@ class McpEndpoint:
             if stream.is_ended and not stream.has_messages:
                 # After an empty stream, the TypeScript SDK would reconnect for ever.
                 text = f"the stream of event {event_id!r} has ended: no event follows it"
-                headers = [("Allow", "POST, DELETE")]
-                raise RejectedError(Rejection(status=405, text=text, headers=headers))
+                allowed = [("Allow", "POST, DELETE")]
+                raise RejectedError(Rejection(status=405, text=text, headers=allowed))
         else:
             stream = session.channel.standalone
             if stream.sender is not None:
                 text = "this stream is open already, on another connection"
                 raise RejectedError(Rejection(status=409, text=text))
-        sender = self._sender(pending, session, stream)
+        headers = (*_id_headers(session), *pending.headers)
+        send = partial(self._sender.send_events, pending.exchange, stream, session, headers)
         try:
-            await run_while_connected(
-                pending.exchange, partial(sender.send_events, pending.exchange, stream)
-            )
+            await run_while_connected(pending.exchange, send)
         finally:
             session.used_at = trio.current_time()
             session.channel.mark_disconnected(stream)
@@ -396,28 +419,7 @@ class McpEndpoint:
         self.runtime.sessions.forget(session)
         await pending.answer(200)
 
-    def _sender(
-        self,
-        pending: PendingRequest,
-        session: HttpSession,
-        stream: ResponseStream,
-        unanswered: Callable[[], CompleteResponse | None] = lambda: None,
-    ) -> StreamSender:
-        channel, primes = session.channel, session.primes_streams
-        return StreamSender(
-            limits=self.runtime.limits,
-            headers=[*_id_headers(session), *pending.headers],
-            begin_events=partial(channel.begin_events, stream, has_first_event=primes),
-            add_last_event=partial(channel.add_last_event, stream) if primes else None,
-            # In sessions, only the error of a denied access has another status than 200.
-            status_of=None if self.protected is None else _status_of_denial,
-            challenge_of=partial(self._headers_of_error, pending),
-            prefers_events=self.streams_answers,
-            unanswered=unanswered,
-            settle=None if channel.events is None else channel.events.settle,
-        )
-
-    def _headers_of_error(self, pending: PendingRequest, data: Any) -> Headers:
+    def _headers_of_error(self, request: HttpRequest, data: Any) -> Headers:
         """Return the headers for the data of an error.
 
         The error of a denied access becomes a challenge if scopes would prevent it, and that of a
@@ -427,7 +429,7 @@ class McpEndpoint:
         if self.protected is not None and members.get("error") == INSUFFICIENT_SCOPE:
             scopes = str(members.get("scope", "")).split()
             if scopes:
-                return [self.protected.step_up(pending.request, scopes)]
+                return [self.protected.step_up(request, scopes)]
         seconds = members.get("retryAfter")
         if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
             return [("Retry-After", str(math.ceil(seconds)))]
@@ -436,12 +438,13 @@ class McpEndpoint:
     # Stateless requests.
 
     async def answer_stateless(
-        self, pending: PendingRequest, routing_result: StatelessMessage, _body: bytes
+        self, pending: PendingRequest, routing_result: StatelessMessage, body: bytes
     ) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
-        self.runtime.renew_stateless()
-        channel, limits = self.runtime.stateless, self.runtime.limits
-        if not self.runtime.has_stateless:
+        runtime, request = self.runtime, pending.request
+        runtime.renew_stateless()
+        channel = runtime.stateless
+        if not runtime.has_stateless:
             raise RejectedError(
                 _stateless_session_lost(getattr(routing_result.message, "id", None))
             )
@@ -449,42 +452,45 @@ class McpEndpoint:
             channel.notify(routing_result.message)
             await pending.answer(202)
             return
-        message, request = routing_result.message, pending.request
-
-        def status_of(code: int) -> int:
-            if routing_result.is_incomplete:  # Whatever the JSON-RPC error is.
-                return HTTPStatus.BAD_REQUEST
-            if self.protected is not None and code == FORBIDDEN:
-                return HTTPStatus.FORBIDDEN
-            return STATUS_OF_ERROR.get(code, HTTPStatus.OK)
-
-        def unanswered() -> CompleteResponse:
-            reject = closing if self.runtime.is_closing else _stateless_session_lost
-            return reject(delivered.id).response()
-
         deliver = partial(
             channel.deliver,
-            message,
+            routing_result.message,
             request.auth,
-            call=routing_result.call,
+            body=body,
             address=request.client,
             is_json_only=not request.accepts_event_streams,
         )
-        leads = pending.exchange.may_lead
-        delivered, jobs = self.runtime.pool.collect(deliver) if leads else (deliver(), None)
-        sender = StreamSender(
-            limits=limits,
-            headers=pending.headers,
-            status_of=status_of,
-            challenge_of=partial(self._headers_of_error, pending),
-            unanswered=unanswered,
-        )
+        jobs = None
+        if pending.exchange.may_lead:
+            delivered, jobs = runtime.pool.collect(deliver)
+        else:
+            delivered = deliver()
+        is_incomplete = routing_result.is_incomplete
+        sender = self._incomplete_sender if is_incomplete else self._stateless_sender
         try:
             if jobs:
                 await lead(jobs)
-            await sender.send_while_connected(pending.exchange, delivered.stream, self._timer_queue)
+            await sender.send_while_connected(
+                pending.exchange,
+                delivered.stream,
+                _StatelessSource(runtime, delivered),
+                pending.headers,
+                self._timer_queue,
+            )
         finally:
             channel.cancel(delivered)
+
+
+class _StatelessSource(StreamSource, msgspec.Struct, eq=False):
+    """One stateless request, whose client cannot reconnect."""
+
+    runtime: Runtime
+    delivered: StatelessRequest
+
+    def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:  # noqa: ARG002
+        """Return an error: the session of stateless requests has ended before the response."""
+        reject = closing if self.runtime.is_closing else _stateless_session_lost
+        return reject(self.delivered.id).response()
 
 
 async def respond_elsewhere(
@@ -542,6 +548,16 @@ def _status_of_denial(code: int) -> int:
     return HTTPStatus.FORBIDDEN if code == FORBIDDEN else HTTPStatus.OK
 
 
+def _stateless_status(code: int, *, is_protected: bool) -> int:
+    if is_protected and code == FORBIDDEN:
+        return HTTPStatus.FORBIDDEN
+    return STATUS_OF_ERROR.get(code, HTTPStatus.OK)
+
+
+def _status_of_incomplete(_code: int) -> int:
+    return HTTPStatus.BAD_REQUEST
+
+
 def _busy(status: int, text: str, request_id: RequestId | None = None) -> Rejection:
     """Return the rejection of a request that the client may repeat after a while."""
     headers = [("Retry-After", RETRY_SECONDS)]
@@ -575,6 +591,16 @@ _ACTIONS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
 # The HTTP+SSE transport of protocol version 2024-11-05 ------------------------------------------
 
 
+class _SseSource(StreamSource, msgspec.Struct, eq=False):
+    """A session of HTTP+SSE, whose client cannot reconnect."""
+
+    endpoint: Event
+
+    def begin_events(self, stream: ResponseStream) -> Event | None:  # noqa: ARG002
+        """Return the event with the URL of the endpoint for POSTs."""
+        return self.endpoint
+
+
 class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
     """The two endpoints of HTTP+SSE: a stream for all messages to the client, and one for POSTs.
 
@@ -590,10 +616,13 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         await self.runtime.sessions.publish(session)
         # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={session.id}".encode(), name="endpoint")
-        sender = StreamSender(
-            limits=self.runtime.limits, headers=pending.headers, first_event=endpoint
+        send = partial(
+            StreamSender(limits=self.runtime.limits).send_events,
+            pending.exchange,
+            session.channel.standalone,
+            _SseSource(endpoint),
+            pending.headers,
         )
-        send = partial(sender.send_events, pending.exchange, session.channel.standalone)
         try:
             await run_while_connected(pending.exchange, send)
         finally:
@@ -789,7 +818,10 @@ class CustomRoutes:
 # The application --------------------------------------------------------------------------------
 
 
-_Responder: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
+_Responder: TypeAlias = Callable[[PendingRequest], Awaitable[object]]
+
+# The most distinct headers of checked requests that an application remembers.
+_CHECKED_MAX: Final = 256
 
 # The pause between two checks whether the last requests are answered.
 _POLL_SECONDS: Final = 0.05
@@ -818,16 +850,21 @@ class HttpApp:
     streams_answers: bool
     has_sse: bool
     websocket: WebSocketEndpoint | None
+    _bytes_max: int = attrs.field(init=False)
     _routes: Mapping[str, _Responder] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
     _public: frozenset[_Responder] = attrs.field(init=False)
     _answering: set[PendingRequest] = attrs.field(factory=set[PendingRequest], init=False)
-    _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    # Woken when nothing is being answered; made when something waits for that.
+    _idle: Wakeup | None = attrs.field(default=None, init=False)
+    # The functions that answer requests which have passed all checks, by `HttpRequest.common`.
+    _checked: dict[object, _Responder] = attrs.field(factory=dict[object, "_Responder"], init=False)
 
     def __attrs_post_init__(self) -> None:
         mcp = McpEndpoint(
             self.runtime, streams_answers=self.streams_answers, protected=self.protected
         )
+        self._bytes_max = self.runtime.limits.messages.bytes_max
         custom = self.runtime.server.routes
         # The path and the function of each endpoint, and its owner, for error texts.
         endpoints: list[tuple[str, str, _Responder]] = [
@@ -873,15 +910,15 @@ class HttpApp:
     def respond(self, exchange: Exchange) -> Awaitable[None]:
         """Answer one request; return early if its client disconnects."""
         request = exchange.request
-        headers = self.host_check.cors_headers(request)
-        bytes_max = self.runtime.limits.messages.bytes_max
-        pending = PendingRequest(exchange, request, headers, bytes_max)
+        host_check = self.host_check
+        headers = host_check.cors_headers(request) if host_check.allows_cors else ()
+        pending = PendingRequest(exchange, request, headers, self._bytes_max)
         forwarder = self.runtime.forwarder
         if forwarder is not None and forwarder.is_leaving:
             exchange.close_after_response()
         if self.runtime.observers:
             return self._answer_observed(pending)
-        return self._answer(pending, self._check_and_route)
+        return self._answer(pending, self._checked.get(request.common, self._check_and_route))
 
     async def _answer_observed(self, pending: PendingRequest) -> None:
         """Answer one request, and tell the observers its status."""
@@ -905,14 +942,16 @@ class HttpApp:
 
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""
-        request, bytes_max = exchange.request, self.runtime.limits.messages.bytes_max
+        request = exchange.request
         path = self._endpoint_path(request)
         assert path is not None  # The other instance has found the endpoint.
         if self.runtime.observers:
             from mcp_trio._session.observing import begin_forwarded
 
             begin_forwarded(self.runtime.observers, _http_activity(request, path))
-        await self._answer(PendingRequest(exchange, request, (), bytes_max), self._routes[path])
+        await self._answer(
+            PendingRequest(exchange, request, (), self._bytes_max), self._routes[path]
+        )
 
     def _endpoint_path(self, request: HttpRequest) -> str | None:
         """Return the path of the endpoint that a request names, perhaps with a trailing slash."""
@@ -931,8 +970,8 @@ class HttpApp:
             pass  # The client is gone.
         finally:
             self._answering.discard(pending)
-            if not self._answering and self._idle:
-                self._idle.unpark_all()
+            if self._idle is not None and not self._answering:
+                self._idle.wake()
 
     async def finish_requests(self) -> None:
         """Wait until the requests that have arrived after `Runtime.hand_over` are answered.
@@ -953,10 +992,11 @@ class HttpApp:
 
     async def all_answered(self) -> None:
         """Wait until every request has been answered completely."""
+        self._idle = Wakeup()
         while self._answering:
-            await self._idle.park()
+            await self._idle.wait()
 
-    def _check_and_route(self, pending: PendingRequest) -> Awaitable[None]:
+    def _check_and_route(self, pending: PendingRequest) -> Awaitable[object]:
         """Check a request, and call the function that answers it."""
         request, path = pending.request, self._endpoint_path(pending.request)
         if request.is_preflight:
@@ -980,8 +1020,14 @@ class HttpApp:
                 raise RejectedError(Rejection(status=404, text=text))
             route, is_public = found
         if self.protected is None or is_public:
-            return route(pending)
-        return _authenticate_and_respond(pending, self.protected, route)
+            respond = route
+        else:
+            respond = partial(_authenticate_and_respond, self.protected, route)
+        if path is not None and request.common is not None:
+            if len(self._checked) >= _CHECKED_MAX:
+                self._checked.clear()
+            self._checked[request.common] = respond
+        return respond(pending)
 
     def _respond_health(self, pending: PendingRequest) -> Awaitable[None]:
         return respond_health(self.runtime, pending.exchange, pending.headers)
@@ -1001,7 +1047,7 @@ class HttpApp:
 
 
 async def _authenticate_and_respond(
-    pending: PendingRequest, protected: "ProtectedResource", route: _Responder
+    protected: "ProtectedResource", route: _Responder, pending: PendingRequest
 ) -> None:
     auth = await protected.authenticate(pending.request)
     if isinstance(auth, Rejection):

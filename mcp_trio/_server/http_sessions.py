@@ -46,15 +46,20 @@ from mcp_trio._jsonrpc.messages import (
     encode_notification,
     encode_request,
 )
+from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._protocol.http_requests import Endpoint, KnownSession
+from mcp_trio._protocol.http_requests import Endpoint, KnownSession, Rejection
 from mcp_trio._protocol.metadata import ToolCall
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import ClientKey, Shares, client_key, network_of, shares_of
 from mcp_trio._protocol.stores import EventStore
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.continuation import NO_VALUES, KeptCalls, KeptValues, load_values
-from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
+from mcp_trio._server.forwarding import (
+    UNKNOWN_OUTCOME,
+    UNKNOWN_OUTCOME_RESPONSE,
+    Forwarder,
+)
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.lifespan import EnteredLifespan
@@ -71,9 +76,14 @@ from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
-from mcp_trio._transports.http_response import Responder
+from mcp_trio._transports.http_response import (
+    CompleteResponse,
+    Responder,
+    ResponseStream,
+    StreamSource,
+)
 from mcp_trio._transports.websocket import WebSocketChannel
-from mcp_trio.errors import INTERNAL_ERROR
+from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
@@ -197,7 +207,7 @@ class TooManySessionsError(Exception):
 
 
 @attrs.define(eq=False, repr=False)
-class HttpSession:
+class HttpSession(StreamSource):
     """A legacy session with its channel and its principal.
 
     Attributes:
@@ -248,6 +258,44 @@ class HttpSession:
             None if self.session is None else self.session.connection.protocol_version
         )
         return protocol_version is not None and protocol_version.primes_streams
+
+    # As the `StreamSource` of its responses.
+
+    @property
+    def may_reconnect(self) -> bool:
+        """Return whether the client reconnects after an event without a message."""
+        return self.primes_streams
+
+    def begin_events(self, stream: ResponseStream) -> Event | None:
+        """Prepare a stream to be sent as events; return the first event, if there is one."""
+        first_id = self.channel.begin_events(stream, has_first_event=self.primes_streams)
+        if first_id is None:
+            return None
+        return Event(id=first_id, retry_ms=self.channel.limits.http.sse_retry_ms)
+
+    def add_last_event(self, stream: ResponseStream) -> str:
+        """Add an event without a message, and return the id with which a client can reconnect."""
+        return self.channel.add_last_event(stream)
+
+    def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:
+        """Return an error if the session was closed; None if the client has cancelled.
+
+        The status is not 404: after that the client would repeat in a new session a request
+        that may have had effects already.
+        """
+        if self.has_left:  # The handler had begun, and may go on in the other instance.
+            return UNKNOWN_OUTCOME_RESPONSE
+        if not self.is_closed:
+            return None
+        text = "the session was closed before this was answered"
+        request_id = next(iter(stream.awaits), None)
+        rejection = Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+        return rejection.response()
+
+    async def settle(self) -> None:
+        """Wait until other instances can load the events of the session."""
+        if self.channel.events is not None:
+            await self.channel.events.settle()
 
     def note_opening(self, message: ToolCall | Message | Batch, encoded: bytes) -> bool:
         """Keep a message of the client, if another instance needs it to open the session anew.
@@ -346,6 +394,9 @@ class HttpSessions:
         factory=dict[ClientKey, dict[str, HttpSession]], init=False
     )
     _shares: Shares = attrs.field(init=False)
+    # The time of the last check for idle sessions, or of the last opening, which requests use in
+    # place of the clock, because it costs less.
+    _last_check: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._shares = shares_of("limits.http.sessions_max", self.limits)
@@ -380,7 +431,8 @@ class HttpSessions:
             events=None if make is None else make(session_id),
             network=network_of(address),
         )
-        opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
+        self._last_check = trio.current_time()
+        opened = HttpSession(session_id, channel, principal, client, self._last_check, self)
         opened.is_opening = has_moved
         self._open[opened.id] = opened
         if not has_moved:
@@ -461,20 +513,20 @@ class HttpSessions:
         session = self._open[session_id]
         if self._unused:
             self._forget_unused(session)
-        session.used_at = trio.current_time()
+        session.used_at = self._last_check
         return session
 
     def known(self, session_id: str, *, transport: str = "http") -> KnownSession | None:
         """Return the facts that routing needs, or None if no such session is open."""
         found = self._open.get(session_id)
-        if found is None or found.is_closed or found.channel.transport != transport:
+        if found is None or found.is_opening or found.channel.transport != transport:
             return None
-        if found.is_opening:
+        session = found.session
+        if session is None:
+            return KnownSession(None, found.principal)
+        if session.closing.is_set():
             return None
-        connection = None if found.session is None else found.session.connection
-        return KnownSession(
-            None if connection is None else connection.protocol_version, found.principal
-        )
+        return KnownSession(session.connection.protocol_version, found.principal)
 
     def forget(self, session: HttpSession) -> None:
         """Remove a session: from now on its id is unknown, and requests for it are answered 404."""
@@ -493,13 +545,16 @@ class HttpSessions:
         """Close idle sessions until cancelled.
 
         A session is closed when its client has been idle for `limits.http.session_idle_seconds`; an
-        unused session after `limits.http.session_unused_seconds`.
+        unused session after `limits.http.session_unused_seconds`. None is closed too early, and
+        none later than two checks after its time.
         """
         unused_seconds = self.limits.http.session_unused_seconds
         shortest_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
+        pause = shortest_seconds / _CHECKS_PER_IDLE_TIME
         while True:
-            await trio.sleep(shortest_seconds / _CHECKS_PER_IDLE_TIME)
-            self._close_idle(trio.current_time())
+            self._last_check = now = trio.current_time()
+            self._close_idle(now - pause)
+            await trio.sleep(pause)
 
     def _close_idle(self, now: float) -> None:
         """Close the sessions that are idle for too long.
@@ -564,6 +619,7 @@ class Runtime:
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
         has_begun: Whether the lifespan is entered.
+        is_closing: Whether the runtime accepts no more requests.
         leaving: Set when this instance takes no more connections, because another one does.
     """
 
@@ -578,6 +634,7 @@ class Runtime:
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     has_begun: bool = attrs.field(default=False, init=False)
+    is_closing: bool = attrs.field(default=False, init=False)
     leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
@@ -674,7 +731,7 @@ class Runtime:
             async with open_shielded_pool(self.close) as self.pool:
                 try:
                     if self.endpoint.is_stateless:
-                        self._stateless = self._start(self.stateless)
+                        self._stateless = self._start_stateless(self.stateless)
                         background.start_soon(self._keep_stateless, self._stateless)
                     task_status.started(self)
                     await self._closing.wait()
@@ -686,11 +743,6 @@ class Runtime:
                     for channel, connected in self._connected.items():
                         _close_websocket(channel, connected)
             background.cancel_scope.cancel()
-
-    @property
-    def is_closing(self) -> bool:
-        """Return whether the runtime accepts no more requests."""
-        return self._closing.is_set()
 
     @property
     def record_status(self) -> "RecordStatus | None":
@@ -775,12 +827,19 @@ class Runtime:
     def _reopen_stateless(self) -> RunningSession | None:
         channel = StatelessChannel(self.limits)
         try:
-            self._stateless = self._start(channel)
+            self._stateless = self._start_stateless(channel)
         except Exception:
             logger.exception("the session of stateless requests cannot open")
             return None
         self.stateless = channel
         return self._stateless
+
+    def _start_stateless(self, channel: StatelessChannel) -> RunningSession:
+        session = self._start(channel)
+        # Only a `Session` that is not recorded has no use for the bytes of messages.
+        sequencer = getattr(session, "sequencer", None)
+        channel.needs_encoded = sequencer is None or sequencer.has_lanes
+        return session
 
     # Sessions.
 
@@ -975,4 +1034,5 @@ class Runtime:
 
     def close(self) -> None:
         """Start to close all sessions; `ended` is set when they are closed."""
+        self.is_closing = True
         self._closing.set()

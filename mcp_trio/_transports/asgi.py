@@ -503,6 +503,10 @@ class AsgiExchange:
         self._body_over.set()
         return self._body
 
+    def body_nowait(self, bytes_max: int) -> bytes | None:  # noqa: ARG002
+        """Return None: an ASGI server passes the body on when that is awaited."""
+        return None
+
     async def _receive_body(
         self, body: bytearray, bytes_max: int, unfinished: UnfinishedBody
     ) -> None:

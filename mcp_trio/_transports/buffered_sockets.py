@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.security import sha256_base64url
-from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection, wait_idle
+from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
 
@@ -89,24 +89,26 @@ class BufferedSocket:
     is_broken: bool = attrs.field(default=False, init=False)
     is_last: bool = attrs.field(default=False, init=False)
 
-    async def receive(self, *, by_poller: bool = False) -> bool:
-        """Wait until more bytes have arrived; return False at end of file, and ever after.
-
-        With `by_poller`, this waits by `wait_idle`, whose conditions then apply.
-        """
+    async def receive(self) -> bool:
+        """Wait until more bytes have arrived; return False at end of file, and ever after."""
         while not self.has_ended:
-            await (wait_idle(self.socket.idle) if by_poller else self.socket.wait_readable())
-            try:
-                chunk = self.socket.read_nowait()
-            except BlockingIOError:
-                continue
-            except OSError:
-                chunk = b""
-            self.received += chunk
-            self.has_ended = not chunk
-            return not self.has_ended
+            await self.socket.wait_readable()
+            if self.receive_nowait():
+                return not self.has_ended
         await trio.lowlevel.checkpoint()
         return False
+
+    def receive_nowait(self) -> bool:
+        """Receive what has arrived, bytes or the end of file; return False if nothing has."""
+        try:
+            chunk = self.socket.read_nowait()
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        self.received += chunk
+        self.has_ended = not chunk
+        return True
 
     async def receive_until(self, is_complete: Callable[[], bool], *, seconds: float) -> bool:
         """Receive until `is_complete()`; return False when `seconds` pass without progress.
@@ -142,11 +144,12 @@ class BufferedSocket:
         if rest:
             await self.write_rest(rest)
 
-    def begin_write(self, data: bytes) -> memoryview:
-        """Write without waiting; return the rest, which the caller passes to `write_rest`."""
+    def begin_write(self, data: bytes) -> memoryview | None:
+        """Write without waiting; return the rest, if any, which is for `write_rest`."""
         if self.is_broken:
             raise trio.BrokenResourceError("the connection is broken")
-        return memoryview(data)[self.write_nowait(data) :]
+        written = self.write_nowait(data)
+        return None if written == len(data) else memoryview(data)[written:]
 
     async def write_rest(self, rest: memoryview) -> None:
         """Write the rest of a `begin_write`; cancellation is that of `write`."""
@@ -302,13 +305,12 @@ class TlsSocket(BufferedSocket):
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False
 
-    async def receive(self, *, by_poller: bool = False) -> bool:
+    async def receive(self) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.
 
         A client that closes the connection without a TLS closure alert (RFC 8446, section 6.1) is
         treated as if it had sent one: every HTTP message has a length of its own.
         """
-        assert not by_poller, "bytes that OpenSSL holds are not visible to the poller"
         if self.has_ended:
             await trio.lowlevel.checkpoint()
             return False

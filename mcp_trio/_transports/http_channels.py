@@ -13,6 +13,7 @@ the channel then delivers `notifications/cancelled` to the session, as other tra
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar, TypeAlias
 
@@ -27,6 +28,7 @@ from mcp_trio._jsonrpc.messages import (
     Message,
     Notification,
     Request,
+    decoder_for,
     encode_notification,
     encode_request,
     with_id_replaced,
@@ -128,8 +130,8 @@ class RoutedChannel(ABC):
         """
         if self._is_closed:
             raise trio.ClosedResourceError(CLOSED_TEXT)
-        for message in messages:
-            assert isinstance(message, RelatedMessage)
+        related: Any = messages
+        for message in related:
             self._route(message)
         return len(messages)
 
@@ -229,25 +231,32 @@ class SessionChannel(RoutedChannel):
         """
         stream = None
         if awaited:
-            ids = frozenset(awaited)
-            if len(ids) < len(awaited) or not ids.isdisjoint(self._stream_of):
+            ids, stream_of = frozenset(awaited), self._stream_of
+            if len(ids) < len(awaited) or not ids.isdisjoint(stream_of):
                 raise DuplicateIdError
-            if len(self._stream_of) + len(ids) > self.limits.http.streams_max:
+            if len(stream_of) + len(ids) > self.limits.http.streams_max:
                 raise TooManyStreamsError
             stream = ResponseStream(self.limits, awaits=ids, is_json_only=is_json_only)
-            if not self._stream_of:
-                self._stream_of = {}
+            if not stream_of:
+                stream_of = self._stream_of = {}
             for request_id in ids:
-                self._stream_of[request_id] = stream
-        for each in message.messages if type(message) is Batch else (message,):
-            if type(each) is Notification and each.method == CANCELLED:
-                try:
-                    cancelled_id = METHODS[CANCELLED].decode_params(each.params).request_id
-                except msgspec.MsgspecError:
-                    continue  # the session reports the malformed notification
-                self._mark_answered(cancelled_id)
+                stream_of[request_id] = stream
+        if type(message) is Notification:
+            self._note_cancelled(message)
+        elif type(message) is Batch:
+            for each in message.messages:
+                if type(each) is Notification:
+                    self._note_cancelled(each)
         self._pass_to_session(DecodedMessage(encoded, message, auth))
         return stream
+
+    def _note_cancelled(self, notification: Notification) -> None:
+        """Expect no response to a request that the client cancels."""
+        if notification.method == CANCELLED:
+            # The session reports a malformed notification.
+            with suppress(msgspec.MsgspecError):
+                params = METHODS[CANCELLED].decode_params(notification.params)
+                self._mark_answered(params.request_id)
 
     def _mark_answered(self, request_id: RequestId) -> None:
         """Count a request as answered; forget its stream after the last one."""
@@ -269,15 +278,17 @@ class SessionChannel(RoutedChannel):
             return
         request_id = message.related_request_id
         stream = None if request_id is None else self._stream_of.get(request_id)
-        if stream is None or (stream.is_json_only and not message.is_response):
-            if message.is_response and not self.has_one_stream:
+        is_response = message.is_response
+        if stream is None or (stream.is_json_only and not is_response):
+            if is_response and not self.has_one_stream:
                 return  # the client has cancelled the request; a GET never carries responses
             stream = self.standalone
-        if stream.number is None and not (message.is_response or self.has_one_stream):
-            self._register(stream)
-        event_id = None if stream.number is None else self._event_store.keep(stream.number, message)
-        stream.put(QueuedMessage(message, event_id, message.is_response))
-        if message.is_response and request_id is not None:
+        number = stream.number
+        if number is None and not (is_response or self.has_one_stream):
+            number = self._register(stream)
+        event_id = None if number is None else self._event_store.keep(number, message)
+        stream.put(QueuedMessage(message, event_id, is_response))
+        if is_response and request_id is not None:
             self._mark_answered(request_id)
 
     # Event streams, and clients that reconnect
@@ -291,8 +302,12 @@ class SessionChannel(RoutedChannel):
         """
         if stream.is_ended and stream.number is None:
             first_id: str | None
-            first_id, *others = self._event_store.append_ended_stream(stream.messages)
-            stream.set_event_ids(others)
+            queue = stream.queue
+            first_id, *others = self._event_store.append_ended_stream(
+                [queued.message for queued in queue]
+            )
+            for queued, event_id in zip(queue, others, strict=True):
+                queued.event_id = event_id
             return first_id if has_first_event else None
         number = self._register(stream) if stream.number is None else stream.number
         if stream is self._standalone and not stream.has_messages:
@@ -306,7 +321,8 @@ class SessionChannel(RoutedChannel):
         store = self._event_store
         number = stream.number = store.open_stream(tuple(stream.awaits))
         stream.first_event_id = store.keep(number, b"")
-        stream.set_event_ids([store.keep(number, message) for message in stream.messages])
+        for queued in stream.queue:
+            queued.event_id = store.keep(number, queued.message)
         self._add_numbered(number, stream)
         return number
 
@@ -427,9 +443,12 @@ class StatelessChannel(RoutedChannel):
     """The channel of all stateless requests to one server.
 
     Attributes:
+        needs_encoded: Whether the session reads the bytes of a delivered message, as one does that
+            is recorded or replayed. Otherwise it only counts them.
         networks: The networks of the clients by their numbers.
     """
 
+    needs_encoded: bool = attrs.field(default=True, init=False)
     networks: dict[int, str | None] = attrs.field(factory=dict[int, str | None], init=False)
 
     _open: dict[RequestId, StatelessRequest] = attrs.field(
@@ -444,34 +463,42 @@ class StatelessChannel(RoutedChannel):
 
     def deliver(
         self,
-        request: Request,
+        request: ToolCall | Request,
         auth: AuthInfo | None = None,
         *,
-        call: ToolCall | None = None,
+        body: bytes = b"",
         address: str | None = None,
         is_json_only: bool = False,
     ) -> StatelessRequest:
         """Deliver a request to the session, renumbered.
 
-        `call` is the request with decoded params. `address` tells clients without authentication
-        apart.
+        A decoded call of a tool comes with its encoded `body`. `address` tells clients without
+        authentication apart.
         """
         client = self._client_number(address) if auth is None else 0
-        number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
-        encoded = encode_request(number, request.method, request.params, json_depth_max=depth_max)
+        number = next(self._numbers)
+        message: ToolCall | Request
+        raw: Message | Batch | None = None
+        if isinstance(request, ToolCall):
+            message, encoded = ToolCall("2.0", number, request.params), body
+            if self.needs_encoded:
+                raw = decoder_for(self.limits.messages).decode(body)
+        else:
+            message, encoded = Request(number, request.method, request.params), b""
+            raw = request
+        has_line_ends = False
+        if isinstance(raw, Request):
+            depth_max = self.limits.messages.json_depth_max
+            encoded = encode_request(number, raw.method, raw.params, json_depth_max=depth_max)
+            has_line_ends = raw.params is not None and has_line_end(bytes(raw.params))
         stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_json_only=is_json_only)
         opened = self._open[number] = StatelessRequest(number, request.id, request.method, stream)
-        if request.params is None or not has_line_end(bytes(request.params)):
-            message: ToolCall | Request
-            if call is None:
-                message = Request(number, request.method, request.params)
-            else:
-                message = ToolCall("2.0", number, call.params)
-            self._pass_to_session(DecodedMessage(encoded, message, auth, client))
-        else:
+        if has_line_ends:
             # `encoded` has no line ends in its params. The session records these bytes, so it has
             # to decode them as well.
             self._pass_to_session(with_sender(encoded, auth, client))
+        else:
+            self._pass_to_session(DecodedMessage(encoded, message, auth, client))
         return opened
 
     def _client_number(self, address: str | None) -> int:

@@ -10,7 +10,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stream
 
 import enum
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -102,6 +102,13 @@ class Exchange(Protocol):
         """
         ...
 
+    def body_nowait(self, bytes_max: int) -> bytes | None:
+        """Return the body if all of it has arrived, and it is not longer than `bytes_max`.
+
+        Otherwise this returns None, and `body` waits or raises an error.
+        """
+        ...
+
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response; the host adds `Content-Length`."""
         ...
@@ -187,18 +194,33 @@ class ResponseStream(msgspec.Struct, eq=False):
     dropped: int = 0
     _queue: list[QueuedMessage] = []
     _bytes: int = 0
-    _changed: Wakeup = msgspec.field(default_factory=Wakeup)
+    # Made by the first wait: most streams end before anything waits for them.
+    _changed: Wakeup | None = None
 
     @property
     def responses(self) -> Sequence[bytes] | None:
         """The responses, if the stream has ended and holds nothing else; otherwise None."""
-        responses = [queued.message for queued in self._queue if queued.is_response]
-        return responses if self.is_ended and len(responses) == len(self._queue) else None
+        if not self.is_ended:
+            return None
+        responses: list[bytes] = []
+        for queued in self._queue:
+            if not queued.is_response:
+                return None
+            responses.append(queued.message)
+        return responses
 
     @property
-    def messages(self) -> Sequence[bytes]:
-        """The encoded messages in the queue."""
-        return [queued.message for queued in self._queue]
+    def sole_response(self) -> bytes | None:
+        """The response, if the stream has ended and holds only this one; otherwise None."""
+        queue = self._queue
+        if len(queue) == 1 and queue[0].is_response and self.is_ended:
+            return queue[0].message
+        return None
+
+    @property
+    def queue(self) -> Sequence[QueuedMessage]:
+        """The messages in the queue, which stay in it."""
+        return self._queue
 
     @property
     def has_messages(self) -> bool:
@@ -214,8 +236,16 @@ class ResponseStream(msgspec.Struct, eq=False):
         """Append a message; over the limits, drop the oldest ones, or fail the HTTP response."""
         if self.is_disconnected:
             return
-        self._queue.append(queued)
+        queue = self._queue
+        queue.append(queued)
         self._bytes += len(queued.message)
+        if len(queue) > 1:
+            self._drop_surplus()
+        if self._changed is not None:
+            self._changed.wake()
+
+    def _drop_surplus(self) -> None:
+        """Keep the limits; a single message may be of any size."""
         http = self.limits.http
         while self._queue:
             # The newest message does not count: one large message does not make a client slow.
@@ -229,7 +259,11 @@ class ResponseStream(msgspec.Struct, eq=False):
             else:
                 self._bytes -= len(self._queue.pop(0).message)
                 self.dropped += 1
-        self._changed.wake()
+
+    async def _wait(self) -> None:
+        if self._changed is None:
+            self._changed = Wakeup()
+        await self._changed.wait()
 
     def put_missed(self, missed: Sequence[QueuedMessage]) -> None:
         """Put the messages that a reconnected client has missed in front of the queue."""
@@ -237,12 +271,8 @@ class ResponseStream(msgspec.Struct, eq=False):
         known = {queued.event_id for queued in missed}
         self._queue = [*missed, *(each for each in self._queue if each.event_id not in known)]
         self._bytes = sum(len(queued.message) for queued in self._queue)
-        self._changed.wake()
-
-    def set_event_ids(self, ids: Iterable[str]) -> None:
-        """Give each message in the queue its event id."""
-        for queued, event_id in zip(self._queue, ids, strict=True):
-            queued.event_id = event_id
+        if self._changed is not None:
+            self._changed.wake()
 
     def mark_answered(self, request_id: RequestId) -> None:
         """Remove a request from `awaits`; after the last one, end the stream."""
@@ -270,7 +300,8 @@ class ResponseStream(msgspec.Struct, eq=False):
     def end(self) -> None:
         """End the stream after the messages in the queue."""
         self.is_ended = True
-        self._changed.wake()
+        if self._changed is not None:
+            self._changed.wake()
 
     def take(self) -> Sequence[QueuedMessage]:
         """Remove and return all messages in the queue."""
@@ -281,14 +312,14 @@ class ResponseStream(msgspec.Struct, eq=False):
         """Wait until the stream has ended; this always executes a checkpoint."""
         await trio.lowlevel.checkpoint()
         while not self.is_ended:
-            await self._changed.wait()
+            await self._wait()
 
     async def wait_ready(self) -> None:
         """Wait until `is_ready`; this always executes a checkpoint."""
         if self.is_ready:
             await trio.lowlevel.checkpoint()
         while not self.is_ready:
-            await self._changed.wait()
+            await self._wait()
 
     async def wait_ready_or_timeout(self, timer_queue: TimerQueue) -> None:
         """Wait until `is_ready`, or until a timer expires that many streams share.
@@ -298,6 +329,7 @@ class ResponseStream(msgspec.Struct, eq=False):
         if self.is_ready:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
+            self._changed = self._changed or Wakeup()
             await timer_queue.wait(self._changed)
 
 
@@ -318,11 +350,7 @@ CompleteResponse: TypeAlias = tuple[int, Headers, bytes]
 
 _OK: Final = 200
 _ACCEPTED: Final = 202
-_JSON_HEADERS: Final[Headers] = (("Content-Type", JSON),)
-
-
-def _nothing() -> None:
-    return None
+_JSON_HEADER: Final = ("Content-Type", JSON)
 
 
 class _Error(msgspec.Struct):
@@ -334,44 +362,65 @@ class _Response(msgspec.Struct):
     error: _Error | None = None
 
 
-class StreamSender(msgspec.Struct, kw_only=True, eq=False):
-    """A sender of one response stream over one exchange, as JSON or as events.
+_decode_response: Final = msgspec.json.Decoder(_Response).decode
+
+
+class StreamSource:
+    """The session or the stateless request whose messages a response stream has.
 
     Attributes:
-        headers: Further headers of every response.
+        may_reconnect: Whether the connection may close before the stream has ended, with an event
+            after which the client reconnects.
+    """
+
+    __slots__ = ()
+
+    @property
+    def may_reconnect(self) -> bool:
+        return False
+
+    def begin_events(self, stream: ResponseStream) -> Event | None:  # noqa: ARG002
+        """Prepare a stream to be sent as events; return a first event, if there is one."""
+        return None
+
+    def add_last_event(self, stream: ResponseStream) -> str:
+        """Add an event without a message, and return the id with which a client can reconnect."""
+        raise NotImplementedError
+
+    def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:  # noqa: ARG002
+        """Return the response for a stream that has ended without a message.
+
+        None: the response is empty.
+        """
+        return None
+
+    async def settle(self) -> None:
+        """Wait until other instances can load the events of the stream."""
+
+
+class StreamSender(msgspec.Struct, kw_only=True, eq=False):
+    """Sends response streams, each over one exchange, as JSON or as events.
+
+    Attributes:
         status_of: Returns the HTTP status of a JSON response with this JSON-RPC error code; without
             it, the status is 200.
         challenge_of: Returns further headers of a JSON response whose status is not 200, given the
-            data of its error.
-        begin_events: Called when the events start; returns the id of a first event without a
-            message, or None for no such event.
-        first_event: The first event if `begin_events` returns None.
-        add_last_event: Adds a last event without a message, and returns its id, with which the
-            client can reconnect when the server closes the connection before the stream has ended.
-            Without it, the connection stays open until the stream ends.
-        unanswered: Returns the response for a stream that ends without a message; None for an
-            empty one.
+            request and the data of its error.
         prefers_events: Whether to send events to a client that accepts both events and JSON.
-        settle: Called before the events of an open stream are sent; waits until other instances can
-            load them.
     """
 
     limits: Limits
-    headers: Headers = ()
     status_of: Callable[[int], int] | None = None
-    challenge_of: Callable[[Any], Headers] | None = None
-    begin_events: Callable[[], str | None] = _nothing
-    first_event: Event | None = None
-    add_last_event: Callable[[], str] | None = None
-    unanswered: Callable[[], CompleteResponse | None] = _nothing
+    challenge_of: Callable[[HttpRequest, Any], Headers] | None = None
     prefers_events: bool = False
-    settle: Callable[[], Awaitable[None]] | None = None
 
-    async def send(self, exchange: Exchange, stream: ResponseStream) -> None:
+    async def send(
+        self, exchange: Exchange, stream: ResponseStream, source: StreamSource, headers: Headers
+    ) -> None:
         """Send the stream to its end: as one JSON response, or as events.
 
-        After a cancellation or a disconnect, messages that were taken from the stream may not have
-        arrived.
+        `headers` are further headers of the response. After a cancellation or a disconnect,
+        messages that were taken from the stream may not have arrived.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected, or reads too slowly.
@@ -384,12 +433,19 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 with trio.move_on_after(self.limits.http.stream_after_seconds):
                     await stream.wait_ready()
         if stream.is_ended:
-            await exchange.answer(*self._complete_response(exchange.request, stream))
+            await exchange.answer(
+                *self._complete_response(exchange.request, stream, source, headers)
+            )
         else:
-            await self._send_open_stream(exchange, stream)
+            await self._send_open_stream(exchange, stream, source, headers)
 
     async def send_while_connected(
-        self, exchange: Exchange, stream: ResponseStream, timer_queue: TimerQueue
+        self,
+        exchange: Exchange,
+        stream: ResponseStream,
+        source: StreamSource,
+        headers: Headers,
+        timer_queue: TimerQueue,
     ) -> bool:
         """Send the stream, and stop when the client disconnects; return False in that case.
 
@@ -401,12 +457,19 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         """
         if not stream.is_ended:
             await stream.wait_ready_or_timeout(timer_queue)
-        if not stream.is_ended:
-            return await run_while_connected(exchange, partial(self.send, exchange, stream))
-        await exchange.answer(*self._complete_response(exchange.request, stream))
+            if not stream.is_ended:
+                return await run_while_connected(
+                    exchange, partial(self.send, exchange, stream, source, headers)
+                )
+        status, all_headers, body = self._complete_response(
+            exchange.request, stream, source, headers
+        )
+        await exchange.answer(status, all_headers, body)
         return True
 
-    async def send_events(self, exchange: Exchange, stream: ResponseStream) -> None:
+    async def send_events(
+        self, exchange: Exchange, stream: ResponseStream, source: StreamSource, headers: Headers
+    ) -> None:
         """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
 
         Raises:
@@ -414,59 +477,51 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 reconnected, so that another response has taken the stream over.
         """
         if stream.is_ended:
-            await exchange.answer(*self._complete_events(stream))
+            await exchange.answer(*_complete_events(stream, source, headers))
         else:
-            await self._send_open_stream(exchange, stream)
+            await self._send_open_stream(exchange, stream, source, headers)
 
-    def _complete_response(self, request: HttpRequest, stream: ResponseStream) -> CompleteResponse:
+    def _complete_response(
+        self, request: HttpRequest, stream: ResponseStream, source: StreamSource, headers: Headers
+    ) -> CompleteResponse:
         """Return the complete response of an ended stream, in the form that `request` accepts.
 
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
         """
-        if not stream.has_messages and (response := self.unanswered()) is not None:
-            status, headers, body = response
-            return status, [*headers, *self.headers], body
-        uses_events = self._uses_events(request)
-        responses = None if uses_events and self.status_of is None else stream.responses
-        if responses is None or (len(responses) > 1 and not stream.is_json_only):
-            return self._complete_events(stream)
-        if not responses:
-            return _ACCEPTED, self.headers, b""
-        status, headers = _OK, self.headers
-        if self.status_of is not None and len(responses) == 1:
-            error = msgspec.json.decode(responses[0], type=_Response).error
-            status = _OK if error is None else self.status_of(error.code)
-            if error is not None and status != _OK and self.challenge_of is not None:
-                headers = [*headers, *self.challenge_of(error.data)]
+        uses_events, status_of, status = self._uses_events(request), self.status_of, _OK
+        may_be_json = not uses_events or status_of is not None
+        body = stream.sole_response if may_be_json else None
+        if body is None:
+            if not stream.has_messages and (response := source.unanswered(stream)) is not None:
+                status, own_headers, body = response
+                return status, [*own_headers, *headers], body
+            responses = stream.responses if may_be_json else None
+            if responses is None or (responses and not stream.is_json_only):
+                return _complete_events(stream, source, headers)
+            if not responses:
+                return _ACCEPTED, headers, b""
+            body = b"[%b]" % b",".join(responses)
+        elif status_of is not None and (error := _decode_response(body).error) is not None:
+            status = status_of(error.code)
+            if status != _OK and self.challenge_of is not None:
+                headers = [*headers, *self.challenge_of(request, error.data)]
         if uses_events and status == _OK:
-            return self._complete_events(stream)
-        stream.take()
-        body = responses[0] if len(responses) == 1 else b"[%b]" % b",".join(responses)
-        return status, [*_JSON_HEADERS, *headers], body
-
-    def _complete_events(self, stream: ResponseStream) -> CompleteResponse:
-        """Return all events as one response with a known length."""
-        first = self._first_event()
-        events = b"" if first is None else encode_event(first)
-        events += _encoded(stream.take())
-        return _OK, [*STREAM_HEADERS, *self.headers], events
+            return _complete_events(stream, source, headers)
+        return status, (_JSON_HEADER, *headers), body
 
     def _uses_events(self, request: HttpRequest) -> bool:
         return not request.accepts_json or (self.prefers_events and request.accepts_event_streams)
 
-    def _first_event(self) -> Event | None:
-        first_id = self.begin_events()
-        if first_id is None:
-            return self.first_event
-        return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
-
-    async def _send_open_stream(self, exchange: Exchange, stream: ResponseStream) -> None:
+    async def _send_open_stream(
+        self, exchange: Exchange, stream: ResponseStream, source: StreamSource, headers: Headers
+    ) -> None:
         """Send events as messages are put on the stream."""
         with trio.CancelScope() as sender:
             stream.start_sending(sender)
             try:
-                await self._send_until_ended(exchange, stream, sender)
+                await exchange.start(_OK, [*STREAM_HEADERS, *headers])
+                await self._send_until_ended(exchange, stream, source, sender)
             finally:
                 stream.stop_sending(sender)
         if sender.cancelled_caught:
@@ -475,17 +530,19 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             )
 
     async def _send_until_ended(
-        self, exchange: Exchange, stream: ResponseStream, sender: trio.CancelScope
+        self,
+        exchange: Exchange,
+        stream: ResponseStream,
+        source: StreamSource,
+        sender: trio.CancelScope,
     ) -> None:
         http = self.limits.http
-        await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
-        first = self._first_event()
+        first = source.begin_events(stream)
         if first is not None:
-            if self.settle is not None:
-                await self.settle()
+            await source.settle()
             await exchange.send(encode_event(first))
         end_at = math.inf
-        if self.add_last_event is not None:
+        if source.may_reconnect:
             end_at = trio.current_time() + http.stream_seconds_max
         while stream.has_messages or not (stream.is_ended or trio.current_time() >= end_at):
             if not stream.is_ready:
@@ -504,16 +561,25 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                     "the client reads too slowly (limits.http.unsent_bytes_max)"
                 )
             if events:
-                if self.settle is not None:
-                    await self.settle()
+                await source.settle()
                 await exchange.send(events)
         if not stream.is_ended:
             # The last event has the id and the delay with which the client is to reconnect.
-            assert self.add_last_event is not None
-            last = Event(id=self.add_last_event(), retry_ms=http.sse_retry_ms)
+            last = Event(id=source.add_last_event(stream), retry_ms=http.sse_retry_ms)
             await exchange.send(encode_event(last))
             stream.stop_sending(sender)  # the client may reconnect before this response has ended
         await exchange.end()
+
+
+def _complete_events(
+    stream: ResponseStream, source: StreamSource, headers: Headers
+) -> CompleteResponse:
+    """Return all events of an ended stream as one response with a known length."""
+    first = source.begin_events(stream)
+    events = _encoded(stream.take())
+    if first is not None:
+        events = encode_event(first) + events
+    return _OK, (*STREAM_HEADERS, *headers), events
 
 
 def _encoded(queued: Sequence[QueuedMessage]) -> bytes:

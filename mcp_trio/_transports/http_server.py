@@ -21,19 +21,19 @@ import trio
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, network_of, shares_of
-from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
     ConnectedSocket,
     TlsSocket,
     ip_address_of,
 )
-from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
+from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled, wait_idle
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
     HttpError,
     ParsedRequest,
+    RepeatedHeaders,
     encoded_error,
     encoded_response_headers,
     headers_length,
@@ -63,6 +63,11 @@ from mcp_trio.limits import Limits
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
+# Reading a member from its enumeration is slow in CPython 3.11.
+_NOT_STARTED: Final = ResponseState.NOT_STARTED
+_STARTED: Final = ResponseState.STARTED
+_COMPLETE: Final = ResponseState.COMPLETE
+
 
 class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     """The `Exchange` of one request on a connection of the native listener.
@@ -71,6 +76,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
+        arrived_body: The complete body, once it has arrived.
         body_error: The error of a malformed or late body that the application has tried to read.
         is_last: Whether the connection closes after the response.
     """
@@ -80,10 +86,11 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     bodies: Shares
     request: HttpRequest
     may_lead: bool = False
-    response_state: ResponseState = ResponseState.NOT_STARTED
+    arrived_body: bytes | None = None
+    response_state: ResponseState = _NOT_STARTED
     body_error: HttpError | None = None
     is_last: bool
-    _body: bytes | None = None
+    _is_body_read: bool = False
     _has_read_chunks: bool = False
     _was_read: trio.Event | None = None
     _has_body: bool = False
@@ -93,19 +100,27 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     async def body(self, bytes_max: int) -> bytes:
         """Return the request body, as `Exchange.body` documents."""
-        if self._body is None:
-            length = self.parsed.body_bytes
-            if length is not None and length <= min(bytes_max, len(self.socket.received)):
-                self._body = self.socket.take(length)  # it has arrived together with the headers
-            else:
-                try:
-                    self._body = await self._read(bytes_max)
-                except HttpError as error:
-                    self.body_error = error
-                    raise trio.BrokenResourceError(error.text) from error
-            if self._was_read is not None:
-                self._was_read.set()
-        return self._body
+        body = self.body_nowait(bytes_max)
+        if body is None:
+            if self.arrived_body is not None:
+                raise BodyTooLargeError(bytes_max)
+            try:
+                body = self.arrived_body = await self._read(bytes_max)
+            except HttpError as error:
+                self.body_error = error
+                raise trio.BrokenResourceError(error.text) from error
+            self._is_body_read = True
+        if self._was_read is not None:
+            self._was_read.set()
+        return body
+
+    def body_nowait(self, bytes_max: int) -> bytes | None:
+        """Return the request body if it has arrived, as `Exchange.body_nowait` documents."""
+        body = self.arrived_body
+        if body is None or len(body) > bytes_max:
+            return None
+        self._is_body_read = True
+        return body
 
     async def _read(self, bytes_max: int) -> bytes:
         received, length = self.socket.received, self.parsed.body_bytes
@@ -151,11 +166,6 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
                 408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
             )
 
-    def skip_body(self) -> None:
-        """Remove a body that the application has not read, in front of the next request."""
-        if self._body is None:
-            self.socket.take(self.parsed.body_bytes or 0)
-
     # The response
 
     def close_after_response(self) -> None:
@@ -167,11 +177,12 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         is_sent = status not in STATUSES_WITHOUT_BODY
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         encoded = self._begin(status, headers, framing)
-        is_sent = is_sent and self.request.method != "HEAD"
-        rest = self.socket.begin_write(encoded + body if is_sent else encoded)
-        if rest:
+        if is_sent and self.request.method != "HEAD":
+            encoded += body
+        rest = self.socket.begin_write(encoded)
+        if rest is not None:
             await self.socket.write_rest(rest)
-        self.response_state = ResponseState.COMPLETE
+        self.response_state = _COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of a response whose length is unknown."""
@@ -183,17 +194,17 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await self.socket.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
-        if self.response_state is not ResponseState.NOT_STARTED:
+        if self.response_state is not _NOT_STARTED:
             raise RuntimeError("the response to this request was started already")
-        # If the application has not read the body, and not all of it has arrived, the connection
-        # closes: the next request could only follow after the rest of the body.
-        length = self.parsed.body_bytes
-        has_arrived = length is not None and length <= len(self.socket.received)
-        is_body_complete = has_arrived or self._body is not None
-        is_last = self.is_last or self.socket.is_last or not is_body_complete
+        is_last = self.is_last or self.socket.is_last
+        if self.arrived_body is None:
+            # If the application has not read the body, and not all of it has arrived, the
+            # connection closes: the next request could only follow after the rest of the body.
+            length = self.parsed.body_bytes
+            is_last = is_last or length is None or length > len(self.socket.received)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
-        self.response_state = ResponseState.STARTED
+        self.response_state = _STARTED
         return encoded
 
     async def send(self, piece: bytes) -> None:
@@ -209,10 +220,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self._check_begun()
         if self._has_body and self._has_chunks:
             await self.socket.write(_LAST_CHUNK)
-        self.response_state = ResponseState.COMPLETE
+        self.response_state = _COMPLETE
 
     def _check_begun(self) -> None:
-        if self.response_state is not ResponseState.STARTED:
+        if self.response_state is not _STARTED:
             raise RuntimeError("call start() first: no response was started, or it is complete")
 
     # The client
@@ -224,7 +235,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         to the next request. After `limits.http.headers_bytes_max` bytes of input, reading stops,
         and only `send` notices that the client has disconnected.
         """
-        if self._body is None and self.parsed.body_bytes != 0:
+        if not self._is_body_read and self.parsed.body_bytes != 0:
             self._was_read = self._was_read or trio.Event()
             await self._was_read.wait()
         while len(self.socket.received) < self.socket.limits.http.headers_bytes_max:
@@ -262,8 +273,8 @@ class NativeConnection:
     idle_since: float = attrs.field(default=_RECEIVING, init=False)
     is_expired: bool = attrs.field(default=False, init=False)
     _exchange: NativeExchange | None = attrs.field(default=None, init=False)
-    _last_raw: bytes = attrs.field(default=b"", init=False)
-    _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
+    # The headers of the last request, if they may be cached.
+    _last: RepeatedHeaders | None = attrs.field(default=None, init=False)
 
     @property
     def may_get_request(self) -> bool:
@@ -277,7 +288,7 @@ class NativeConnection:
         exchange = self._exchange
         return (
             exchange is not None
-            and exchange.response_state is not ResponseState.NOT_STARTED
+            and exchange.response_state is not _NOT_STARTED
             and not exchange.is_last
         )
 
@@ -293,29 +304,43 @@ class NativeConnection:
         Raises:
             trio.BrokenResourceError: The client disconnected within a request or a response.
         """
-        received = self.socket.received
+        socket, received = self.socket, self.socket.received
+        idle = socket.socket.idle if self.may_lead else None
         try:
             while True:
                 if received:  # a pipelined request: let other connections run first
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.host.last_check
-                    has_started = await self.socket.receive(by_poller=self.may_lead)
+                    if idle is None:
+                        await socket.receive()
+                    else:
+                        while not socket.has_ended:
+                            await wait_idle(idle)
+                            if socket.receive_nowait():
+                                break
                     self.idle_since = _RECEIVING
-                    if self.is_expired or not has_started:
+                    if self.is_expired or socket.has_ended:
                         break
-                bytes_max = self.socket.limits.http.headers_bytes_max
-                length = headers_length(received, 0, bytes_max=bytes_max)
-                raw = self.socket.take(length or await self._receive_headers())
+                headers = self._last
+                if headers is None or not received.startswith(headers.raw):
+                    headers = await self._receive_headers()
                 self.idle_since = _BUSY
-                if not await self._serve_request(raw):
+                if not await self._serve_request(headers.raw, headers.parsed):
                     break
         except HttpError as error:
             await self.socket.write(encoded_error(error))
         await self.socket.linger()
 
-    async def _receive_headers(self) -> int:
+    async def _receive_headers(self) -> RepeatedHeaders:
+        """Return the next request line and headers, which stay in front of the received bytes."""
         received, limits = self.socket.received, self.socket.limits
+        if self._last is not None:
+            bytes_max = limits.http.headers_bytes_max
+            repeated = self._last.with_length_in(received, bytes_max=bytes_max)
+            if repeated is not None:
+                self._last = repeated
+                return repeated
         length = searched = 0
 
         def is_complete() -> bool:
@@ -324,37 +349,45 @@ class NativeConnection:
             searched = len(received)
             return length > 0
 
-        if not await self.socket.receive_until(is_complete, seconds=limits.http.headers_seconds):
-            seconds = limits.http.headers_seconds
+        # Headers that have arrived need no cancel scope.
+        seconds = limits.http.headers_seconds
+        if not (is_complete() or await self.socket.receive_until(is_complete, seconds=seconds)):
             raise HttpError(
                 408,
                 f"the headers stalled for {seconds:g} seconds (limits.http.headers_seconds)",
             )
-        return length
+        raw = bytes(received[:length])
+        parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
+        if not is_cacheable(raw):
+            return RepeatedHeaders(raw, parsed)
+        self._last = RepeatedHeaders.of(raw, parsed)
+        return self._last
 
-    async def _serve_request(self, raw: bytes) -> bool:
+    async def _serve_request(self, raw: bytes, parsed: ParsedRequest) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
-        parsed = self._last_parsed
-        if parsed is None or raw != self._last_raw:
-            parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
-            if is_cacheable(raw):
-                self._last_raw, self._last_parsed = raw, parsed
-        if self.host.serve_upgrade is not None and is_websocket_upgrade(parsed.request):
-            if parsed.body_bytes != 0:
+        host, received, body = self.host, self.socket.received, None
+        start, length = len(raw), parsed.body_bytes
+        if length is None or start + length > len(received):
+            del received[:start]
+        else:  # the whole request has arrived
+            body = bytes(received[start : start + length])
+            del received[: start + length]
+        if parsed.is_websocket_upgrade and host.serve_upgrade is not None:
+            if length != 0:
                 raise HttpError(400, "a WebSocket handshake cannot have a body")
-            await self._serve_websocket(parsed.request, raw, self.host.serve_upgrade)
+            await self._serve_websocket(parsed.request, raw, host.serve_upgrade)
             return False
-        exchange = NativeExchange(
+        exchange = self._exchange = NativeExchange(
             parsed=parsed,
             socket=self.socket,
-            bodies=self.host.bodies,
+            bodies=host.bodies,
             request=parsed.request,
             may_lead=self.may_lead,
+            arrived_body=body,
             is_last=parsed.is_last,
         )
-        self._exchange = exchange
         try:
-            await self.host.respond(exchange)
+            await host.respond(exchange)
         except Exception as error:
             self._log(exchange, error)
         except BaseExceptionGroup as group:  # it holds a Cancelled, and perhaps errors
@@ -363,13 +396,14 @@ class NativeConnection:
                 self._log(exchange, errors)
             assert cancellations is not None
             raise cancellations from None
-        if exchange.response_state is ResponseState.NOT_STARTED:
+        if exchange.response_state is _NOT_STARTED:
             if exchange.body_error is not None:
                 raise exchange.body_error
             await exchange.answer(500, [])
-        if exchange.response_state is ResponseState.STARTED or exchange.is_last:
+        if exchange.response_state is _STARTED or exchange.is_last:
             return False  # closing the connection shows the client that the response is incomplete
-        exchange.skip_body()
+        if exchange.arrived_body is None:  # the application has not read it, but all has arrived
+            self.socket.take(parsed.body_bytes or 0)
         self._exchange = None
         return True
 

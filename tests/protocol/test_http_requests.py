@@ -23,7 +23,6 @@ from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
     ToolCall,
-    with_decoded_params,
 )
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.limits import MessageLimits
@@ -215,10 +214,13 @@ def test_a_tool_call_in_a_session_is_decoded_in_one_pass(at):
 def test_a_stateless_tool_call_comes_with_its_decoded_params():
     fields = M | {"Mcp_Method": "tools/call", "Mcp_Name": "buoy"}
     routing_result = judged(DUAL, stateless("tools/call", name="buoy", arguments={}), **fields)
-    assert routing_result.call == with_decoded_params(routing_result.message)
-    assert (routing_result.call.id, routing_result.call.params.name) == (1, "buoy")
+    call = routing_result.message
+    assert isinstance(call, ToolCall)
+    assert (call.id, call.params.name) == (1, "buoy")
+    more = stateless("tools/call", name="buoy", arguments={}) | {"more": 1}
+    assert judged(DUAL, more, **fields).message == call
     invalid = stateless("tools/call", name="buoy", requestState=1)  # the connection reports it
-    assert judged(DUAL, invalid, **fields).call is None
+    assert isinstance(judged(DUAL, invalid, **fields).message, Request)
 
 
 @pytest.mark.requirement("HTTP-49", "TRAP-34")

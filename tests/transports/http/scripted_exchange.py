@@ -70,6 +70,9 @@ class ScriptedExchange:
             self.leave()
         return self.sent_body
 
+    def body_nowait(self, bytes_max):  # noqa: ARG002
+        return None
+
     async def answer(self, status, headers, body=b""):
         await self.start(status, headers)
         self.answer_body = body

@@ -20,7 +20,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, decode_tool_call, with_decoded_params
+from mcp_trio._protocol.metadata import SUBSCRIPTION_ID, decode_tool_call
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_channels import (
     DuplicateIdError,
@@ -32,6 +32,7 @@ from mcp_trio._transports.http_response import (
     QueuedMessage,
     ResponseStream,
     StreamSender,
+    StreamSource,
     run_while_connected,
 )
 from mcp_trio.auth import AuthInfo
@@ -428,11 +429,15 @@ async def test_a_delivered_request_has_the_same_content_in_one_line():
 def test_a_stateless_tool_call_is_delivered_with_its_decoded_params():
     made, taken = stateless_channel(), []
     made.deliver_to(taken.extend)
-    request = Request("x", "tools/call", msgspec.Raw(b'{"name":"tide"}'))
-    delivered = made.deliver(request, call=with_decoded_params(request))
-    (message,) = taken
-    assert message.message == decode_tool_call(bytes(message))
-    assert message.message.id == delivered.number
+    body = b'{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"tide"}}'
+    delivered = made.deliver(decode_tool_call(body), body=body)
+    made.needs_encoded = False
+    unread = made.deliver(decode_tool_call(body), body=body)
+    first, second = taken
+    assert first.message == decode_tool_call(bytes(first))
+    assert (first.message.id, second.message.id) == (delivered.number, unread.number)
+    assert second.message.params == first.message.params
+    assert len(second) == len(body)
 
 
 # Received messages.
@@ -680,10 +685,26 @@ def put(stream, message, event_id=None):
         stream.mark_answered(1)
 
 
-async def send(stream, accept=BOTH, **options):
+class FirstEvent(StreamSource):
+    def __init__(self, event):
+        self.event = event
+
+    def begin_events(self, stream):  # noqa: ARG002
+        return self.event
+
+
+class Unanswered(StreamSource):
+    def __init__(self, rejection):
+        self.rejection = rejection
+
+    def unanswered(self, stream):  # noqa: ARG002
+        return self.rejection and self.rejection.response()
+
+
+async def send(stream, accept=BOTH, source=None, **options):
     exchange = exchange_of(accept)
-    sender = StreamSender(limits=RESPONSE_LIMITS, headers=[("X", "y")], **options)
-    await sender.send(exchange, stream)
+    sender = StreamSender(limits=RESPONSE_LIMITS, **options)
+    await sender.send(exchange, stream, source or StreamSource(), [("X", "y")])
     assert exchange.is_ended
     assert exchange.headers["x"] == "y"
     return exchange
@@ -738,8 +759,9 @@ async def test_the_content_type_is_one_that_the_client_accepts(accept, prefers_e
 async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        sender = StreamSender(limits=RESPONSE_LIMITS, begin_events=lambda: "1-1")
-        nursery.start_soon(sender.send, exchange, stream)
+        source = FirstEvent(Event(id="1-1", retry_ms=RESPONSE_LIMITS.http.sse_retry_ms))
+        sender = StreamSender(limits=RESPONSE_LIMITS)
+        nursery.start_soon(sender.send, exchange, stream, source, ())
         await trio.sleep(0.9)
         assert exchange.status is None
         await trio.sleep(0.2)
@@ -759,8 +781,8 @@ async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
 async def test_the_first_event_can_be_chosen():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
-    sender = StreamSender(limits=RESPONSE_LIMITS, first_event=Event(b"x", name="endpoint"))
-    await sender.send_events(exchange, stream)
+    source = FirstEvent(Event(b"x", name="endpoint"))
+    await StreamSender(limits=RESPONSE_LIMITS).send_events(exchange, stream, source, ())
     assert (await exchange.event()).name == "endpoint"
 
 
@@ -768,7 +790,8 @@ async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_c
     stream, exchange = stream_of(), exchange_of("application/json")
     stream.is_json_only = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(StreamSender(limits=RESPONSE_LIMITS).send, exchange, stream)
+        sender = StreamSender(limits=RESPONSE_LIMITS)
+        nursery.start_soon(sender.send, exchange, stream, StreamSource(), ())
         await trio.sleep(1000)
         assert exchange.status is None
         put(stream, ANSWER)
@@ -794,7 +817,7 @@ async def test_several_responses_are_an_array_if_sse_is_not_accepted():
 async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, status):
     stream = stream_of()
     stream.end()
-    exchange = await send(stream, unanswered=lambda: rejection and rejection.response())
+    exchange = await send(stream, source=Unanswered(rejection))
     assert exchange.status == status
     if rejection is None:
         assert exchange.answer_body == b""
@@ -815,7 +838,7 @@ async def test_a_client_that_reads_too_slowly_is_disconnected_until_it_reconnect
     stays = []
 
     async def watch():
-        send = functools.partial(sender.send, exchange, stream)
+        send = functools.partial(sender.send, exchange, stream, StreamSource(), ())
         stays.append(await run_while_connected(exchange, send))
 
     async with trio.open_nursery() as nursery:
@@ -841,7 +864,11 @@ async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
                 sender, timer_queue = StreamSender(limits=RESPONSE_LIMITS), TimerQueue(0.25)
-                stays.append(await sender.send_while_connected(exchange, stream, timer_queue))
+                stays.append(
+                    await sender.send_while_connected(
+                        exchange, stream, StreamSource(), (), timer_queue
+                    )
+                )
             except trio.BrokenResourceError:
                 stays.append("broken")
 

@@ -28,6 +28,7 @@ from mcp_trio._transports.concurrency import wait_idle
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     HttpError,
+    RepeatedHeaders,
     encoded_response_headers,
     headers_length,
     parse_request,
@@ -841,6 +842,57 @@ def test_requests_that_differ_only_in_length_and_session_share_what_was_computed
         False,
     )
     assert other.host == ("x", "8")
+
+
+REPEATED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\nAccept: */*\r\n\r\n"
+
+
+def repeated(first, received, bytes_max=1000):
+    headers = RepeatedHeaders.of(first, parse_request(first, "c"))
+    return headers.with_length_in(bytearray(received), bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize("length", [b"0", b"7", b"42", b"123456789012345678"])
+def test_repeated_headers_are_parsed_like_any_others(length):
+    raw = REPEATED % length
+    found = repeated(REPEATED % b"15", raw + b"body")
+    assert (found.raw, found.parsed) == (raw, parse_request(raw, "c"))
+    assert found.parsed.body_bytes == int(length)
+    assert found.parsed.request.header("content-length") == length.decode()
+    again = found.with_length_in(bytearray(REPEATED % b"15"), bytes_max=1000)
+    assert again.parsed == parse_request(REPEATED % b"15", "c")
+    assert repeated(REPEATED % b"15", raw, bytes_max=len(raw) - 1) is None
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        *(REPEATED % length for length in (b"", b"07", b"+7", b"7 ", b"7, 7", b"0x7", b"1" * 19)),
+        REPEATED[:-2] % b"7",
+        (REPEATED % b"7")[:-2] + b"X: y\r\n\r\n",
+        (REPEATED % b"7").replace(b"\r\n", b"\n"),
+        (REPEATED % b"7").replace(b"Host: x", b"Host: y"),
+        b"",
+    ],
+)
+def test_other_headers_are_no_repetition(received):
+    assert repeated(REPEATED % b"15", received) is None
+
+
+def test_headers_without_a_single_length_are_not_repeated_with_another():
+    without = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    twice = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\ncontent-length: 5\r\n\r\n"
+    for first in (without, twice):
+        assert repeated(first, first) is None
+
+
+async def test_requests_on_a_connection_may_differ_in_their_length_only(connect):
+    client = await connect(echo)
+    for body in (b"a", b"bc", b"", b"d" * 12, b"e"):
+        client.put(REPEATED % str(len(body)).encode() + body)
+        await settled()
+        assert client.sent.endswith(b"\r\n\r\n" + body)
+        client.sent.clear()
 
 
 def test_cached_headers_have_the_address_of_their_client():
