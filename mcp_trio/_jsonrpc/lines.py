@@ -78,17 +78,14 @@ class LineSplitter:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes | Oversized]:
         """Return the messages that `chunk` completes, in order."""
         data = bytes(chunk)
+        # Most chunks of a large message have no LF; `in` finds that out in a fraction of the time.
+        lines = data.split(b"\n") if _LF in data else [data]
+        rest = lines.pop()
         has_incomplete_line = self._pieces or self._is_first_line or self._is_discarding
-        is_whole = data.endswith(b"\n") and not has_incomplete_line
+        is_whole = not (rest or has_incomplete_line)
         if is_whole and len(data) <= self._message_bytes_max and _CR not in data:
             # Nearly all chunks of small messages.
-            return [
-                line
-                for line in data.split(b"\n")
-                if line and (line[0] > _SPACE or not line.isspace())
-            ]
-        # Most chunks of a large message have no LF; `in` finds that out in a fraction of the time.
-        *lines, rest = data.split(b"\n") if _LF in data else (data,)
+            return [line for line in lines if line and (line[0] > _SPACE or not line.isspace())]
         found: list[bytes | Oversized] = []
         bytes_max = self._message_bytes_max
         if lines and has_incomplete_line:

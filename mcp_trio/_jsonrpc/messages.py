@@ -197,8 +197,7 @@ class Decoder:
         try:
             if size > self._json_depth_max and is_deeper_than(self._json_depth_max, data):
                 return self.decode(data)
-            if not data.isascii():
-                data.decode()  # as in `decode`
+            _ = data.isascii() or data.decode()  # as in `decode`
             request = decode_first(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self.decode(data)

@@ -567,23 +567,21 @@ class Connection:
             # Stateless servers send no requests, and clients send them no responses.
             text = f"a stateless server must not send requests, but sent {message.method}"
             return self._ignored("request of a server", text)
-        kind, state, peer, metadata = type(message), self.state, self.peer, None
+        state, peer, metadata = self.state, self.peer, None
         try:
-            if kind is not SessionCall:
-                metadata = (
-                    metadata_in(message.params.meta)
-                    if kind is ToolCall
-                    else metadata_of(message.params)
-                )
+            if isinstance(message, ToolCall):
+                metadata = metadata_in(message.params.meta)
+            elif isinstance(message, Request):
+                metadata = metadata_of(message.params)
             # Each message may have a token of its own.
             if metadata is not None or peer is None or peer.auth is not self._auth:
                 peer = self._sender(message.method, metadata)
             row = self._check_allowed(message, peer, metadata)
-            if kind is SessionCall:
+            if isinstance(message, ToolCall):
+                params, token = message.typed_params(metadata)
+            elif isinstance(message, SessionCall):
                 params = message.params
                 token = progress_token_in(params.meta) if params.meta else None
-            elif kind is ToolCall:
-                params, token = message.typed_params(metadata)
             else:
                 params, token = self._typed_params(row, message.params, metadata)
                 if row.name in self._responders:

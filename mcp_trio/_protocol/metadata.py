@@ -311,15 +311,20 @@ class _CallParams(msgspec.Struct, rename="camel", gc=False):
 _STATELESS_MEMBERS: Final = frozenset({PROTOCOL_VERSION, CLIENT_CAPABILITIES})
 
 
-class SessionCall(
+class _Call(
     msgspec.Struct, tag_field="method", tag=CALL_TOOL, forbid_unknown_fields=True, gc=False
 ):
-    """A request that calls a tool, with typed params: most messages after a handshake."""
+    """The envelope of a request that calls a tool."""
 
     method: ClassVar[str] = CALL_TOOL
 
     jsonrpc: Literal["2.0"]
     id: int | str
+
+
+class SessionCall(_Call, gc=False):
+    """A request that calls a tool, with typed params: most messages after a handshake."""
+
     params: types.CallToolParams
 
     @property
@@ -328,15 +333,9 @@ class SessionCall(
         return not _STATELESS_MEMBERS.isdisjoint(self.params.meta or ())
 
 
-class ToolCall(
-    msgspec.Struct, tag_field="method", tag=CALL_TOOL, forbid_unknown_fields=True, gc=False
-):
+class ToolCall(_Call, gc=False):
     """A request that calls a tool: a `Request` whose params are decoded."""
 
-    method: ClassVar[str] = CALL_TOOL
-
-    jsonrpc: Literal["2.0"]
-    id: int | str
     params: _CallParams
 
     def typed_params(

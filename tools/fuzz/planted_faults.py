@@ -55,8 +55,9 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "connections",
         "_protocol/connection.py",
-        "        if request is None:\n            reason",
-        "        if request is None and isinstance(message, Response):\n            reason",
+        "        if request is None:\n            if self.outgoing.forget_abandoned",
+        "        if request is None and isinstance(message, Response):\n"
+        "            if self.outgoing.forget_abandoned",
     ),
     Planted(
         "connections",
