@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -351,7 +352,7 @@ class OutgoingCalls:
             self._timer_deadline = deadline
             if self._timer is None:
                 self._timer = trio.CancelScope(deadline=deadline)
-                trio.lowlevel.spawn_system_task(self._time_out_calls, self._timer)
+                self.send_queue.tasks.start_actor(partial(self._time_out_calls, self._timer))
             else:
                 self._timer.deadline = deadline
 
@@ -431,8 +432,6 @@ class OutgoingCalls:
         one by one.
         """
         self.loss = loss
-        if self._timer is not None:
-            self._timer.cancel()
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
         for call in self._open.values():

@@ -5,6 +5,7 @@ request, a callback for each notification, and the *actors* of the session itsel
 
 - the reader, if the channel does not deliver messages by itself;
 - the writer and its watcher, while messages wait to be written;
+- the timer of the requests of this side, from the first one to the next deadline;
 - background tasks of the application;
 - pings, if they are enabled.
 
