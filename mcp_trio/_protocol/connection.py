@@ -431,7 +431,7 @@ class Connection:
         # Most messages are plain bytes, for which `isinstance` need not be called.
         if type(data) is bytes:
             self._auth, self._client_number = None, 0
-        elif isinstance(data, Oversized):
+        elif type(data) is Oversized:
             return self._receive_oversized(data)
         elif isinstance(data, PrincipalMessage):
             self._auth, self._client_number = data.auth, data.client_number

@@ -66,11 +66,7 @@ class Shares:
     factor: int
     setting: str
     total: int = attrs.field(default=0, init=False)
-    _all_max: int = attrs.field(init=False)
     _taken: dict[ClientKey, int] = attrs.field(default=NO_ITEMS, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._all_max = self.client_max * self.factor
 
     def taken_by(self, client: ClientKey) -> int:
         """Return the number of places that a client has taken."""
@@ -79,14 +75,14 @@ class Shares:
     def may_take(self, client: ClientKey, amount: int = 1) -> bool:
         """Return whether a client may take more places."""
         after = self._taken.get(client, 0) + amount
-        return after <= self.client_max and after <= self._all_max - self.total
+        return after <= self.client_max and after <= self.client_max * self.factor - self.total
 
     def take_if_free(self, client: ClientKey) -> bool:
         """Take one place if the client may; return whether it has."""
         # Each request calls this, so it repeats `may_take` and `take` instead of calling them.
-        places, total = self._taken, self.total
+        places, total, client_max = self._taken, self.total, self.client_max
         taken = places.get(client, 0)
-        if taken >= self.client_max or taken >= self._all_max - total:
+        if taken >= client_max or taken >= client_max * self.factor - total:
             return False
         if not places:
             places = self._taken = {}
