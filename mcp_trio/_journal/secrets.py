@@ -90,7 +90,7 @@ _TEXT_CHARS_MIN: Final = 4
 # A name, possibly after a percent escape.
 _NAME_IN_TEXT: Final = r"(?<![\w.$-])(?>(?:(?<=%)[0-9A-Fa-f]{2})?)(?P<name>[\w.$-]{2,128}+)"
 # The quotes and brackets that close a name.
-_NAME_CLOSED: Final = r"(?>(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*)"
+_NAME_CLOSED: Final = r"(?>(?:\\*+[\"'`\]]|%5[Dd]|%2[27]){0,1000})"
 # A character of a secret without quotes.
 _PLAIN: Final = r"[^\s&;\"'`<>\\]"
 # The end of a secret without quotes: not after a closing bracket or the end of a sentence.
@@ -157,7 +157,7 @@ _ELEMENT: Final = _NamePattern(rf"<(?:[\w-]+:)?{_NAME_IN_TEXT}(?:\s[^<>]*+)?>", 
 # so that many fields without a value are not read again and again.
 _FIELD: Final = _NamePattern(
     r"(?<![^\r\n])(?>[^\r\n]*?form-data;)(?>[^\r\n]*?\bname=)\"?(?P<name>[^\"\r\n;]{1,128}+)"
-    r"[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n){0,4}+\r?\n",
+    r"[^\r\n]*+\r?\n(?>(?:[^\r\n]++\r?\n){0,4})\r?\n",
     r"[^\r\n]+",
 )
 _CREDENTIALS: Final = re.compile(
