@@ -85,6 +85,10 @@ class HttpRequest:
         """
         return self._copy(headers={**self.headers, **headers})
 
+    def without_common(self) -> "HttpRequest":
+        """Return a copy without `common`, which means nothing in another process."""
+        return self._copy(common=None)
+
     def with_auth(self, auth: AuthInfo) -> "HttpRequest":
         """Return a copy with the sender as it has been authenticated."""
         return self._copy(auth=auth)

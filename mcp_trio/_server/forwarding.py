@@ -533,7 +533,7 @@ class Forwarder:
         The other instance is notified if the client disconnects, or if the task is cancelled.
         """
         number = next(self._numbers)
-        encoded = _encode(_Forwarded(number, request, body))
+        encoded = _encode(_Forwarded(number, request.without_common(), body))
         sent = _SentRequest(number, name, encoded, is_stream=request.method == "GET")
         outcomes: list[Outcome] = []
 
