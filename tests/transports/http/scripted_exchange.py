@@ -41,7 +41,8 @@ class ScriptedExchange:
     def of(cls, method="POST", target="/mcp", *, body=b"", headers=(), client=None):
         fields = [("Host", "127.0.0.1:80"), *headers]
         raw = [(name.encode(), value.encode("latin-1")) for name, value in fields]
-        exchange = cls(HttpRequest.of(method, target, raw, client=client), body)
+        request = HttpRequest.of(method, target, raw, client=client)
+        exchange = cls(request.as_common(), body)  # as our own listener makes it
         exchange._reads.set()
         return exchange
 
