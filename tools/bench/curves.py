@@ -65,7 +65,7 @@ def _stdio(*options: str) -> ServerUnderLoad:
 def calls_in_flight(count: int) -> Points:
     """Yield the CPU time of a call while so many are in flight."""
     with tempfile.TemporaryDirectory() as folder:
-        for line, options in (("stdio", []), ("stdio, recording", ["--record", f"{folder}/r"])):
+        for line, options in (("stdio", []), ("stdio, recording", ["--record", f"{folder}/"])):
             with _stdio(*options) as server:
                 server.initialize()
                 server.add(in_flight=count, seconds=SECONDS / 2)
@@ -130,7 +130,7 @@ def recording_size(count: int) -> Points:
     """Yield the bytes of a recording for each of so many calls."""
     with tempfile.TemporaryDirectory() as folder:
         for line, suffix in (("plain", ""), ("compressed", ".zst")):
-            path = Path(folder, f"recording.jsonl{suffix}")
+            path = Path(folder, f"recording.mcprec.jsonl{suffix}")
             with _stdio("--record", str(path)) as server:
                 server.initialize()
                 for number in range(count):
