@@ -310,7 +310,7 @@ def _struct_of(names: tuple[str, ...]) -> Callable[..., msgspec.Struct]:
 
 
 class KnownFunction(msgspec.Struct, eq=False):
-    """What the calls of a function as an effect need to know about it.
+    """The facts about a function that each of its calls as an effect needs.
 
     Attributes:
         name: Its name in records.
