@@ -218,7 +218,7 @@ def effect_of(
 ) -> Effect[Any]:
     """Return the effect of a call of `function`; `run`, if given, makes the call.
 
-    `known` has what each call needs to know about the function, if the caller keeps that.
+    `known` has the facts about the function that each call needs, if the caller keeps them.
 
     Raises:
         TypeError: The return annotation cannot be resolved, or has no JSON form.

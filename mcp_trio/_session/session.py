@@ -399,18 +399,10 @@ class Session:
             RemoteProtocolError: The response is no valid message, or not a result of the method.
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
-        if self.observers is None:
-            return self.calls.request(
-                method,
-                params,
-                idle_seconds=idle_seconds,
-                total_seconds=total_seconds,
-                on_progress=on_progress,
-                lane=lane,
-                related_request_id=related_request_id,
-            )
-        return self._request_observed(
-            self.observers,
+        request: Callable[..., Coroutine[Any, Any, Any]] = self.calls.request
+        if self.observers is not None:
+            request = partial(self._request_observed, self.observers)
+        return request(
             method,
             params,
             idle_seconds=idle_seconds,
