@@ -14,9 +14,9 @@ In DIRECT mode a full segment is followed by the next. A segment that cannot be 
 failed write, and is created when writing is tried again. While PAUSED or THREADED, the file stays
 the same. A record that cannot be redacted is lost in a gap of its own, or in the one that is open.
 
-`Recorder.record` makes any record. `Recording`, the sequencer of a session, appends most of its
-records to the buffer without it, which halves the cost of a record: `Recorder.open_step` says when
-that is allowed.
+`Recorder.record` makes any record. `Recording`, the sequencer of a session, makes most of its
+records by `Recorder.append`, which costs half as much: `Recorder.open_step` says when that is
+allowed.
 """
 
 import logging
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from mcp_trio._journal.records import (
     BEGINS_STEP,
@@ -75,6 +76,9 @@ class _Mode(Enum):
     CLOSED = auto()
 
 
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
+
 _DIRECT: Final = _Mode.DIRECT  # each record needs it, and CPython 3.11 calls a function for it
 
 OpenStep: TypeAlias = tuple[Any, int, int]
@@ -94,7 +98,7 @@ class Recorder:
     the bodies of `gap` and `end`, which hold no data of users. `observe` is called with each record
     that is buffered. `path` is the first file of the recording, if that is in files.
 
-    `open_step` says whether `Recording` may append a record to `records`, the buffer, itself. If it
+    `open_step` says whether `Recording` may make a record by `append`. If it
     is None, any record may follow. If it is the step of a lane, a record of that lane may follow,
     which implies the step. Everything else needs `record`: other steps that have to be listed,
     redaction, observers, and a disk that is slow or full.
@@ -310,6 +314,41 @@ class Recorder:
             lanes, self._steps = self._steps, []
             body = encode_body(StepsBody(lanes=lanes))
             self.record("step", body, channel=self._steps_channel, time_ns=self._steps_begin_ns)
+
+    def append(
+        self,
+        kind: str,
+        body: bytes,
+        channel: int,
+        lane: str | None = None,
+        ordinal: int | None = None,
+        step_start: int = 0,
+    ) -> int | None:
+        """Append a record whose body is JSON to the buffer; return its number.
+
+        `open_step` has to allow it. None: `record` has to make the record, because its body has
+        more than one line, or the buffer is full.
+        """
+        size = self.unwritten_bytes + len(body)
+        if _LF in body or _CR in body or size > self.unwritten_bytes_max:
+            return None
+        self.unwritten_bytes = size + RECORD_BYTES
+        encoder = self.encoder
+        number = encoder.next_number
+        encoder.next_number = number + 1
+        self.records.append(
+            Record(
+                number=number,
+                kind=kind,
+                channel=channel,
+                lane=lane,
+                ordinal=ordinal,
+                step_start=step_start,
+                time_ns=self.clock.ns - self.begin_ns,
+                body=Raw(body),
+            )
+        )
+        return number
 
     def record(
         self,

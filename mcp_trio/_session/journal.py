@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import msgspec
-from msgspec import Raw
 
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     EXPIRED_LIMIT,
     HAS_WAITED,
     PATCHED_MARK,
-    RECORD_BYTES,
     MarkBody,
-    Record,
     ShutBody,
     sender_envelope,
     value_body,
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
 
 _encode = msgspec.json.Encoder().encode
 _EMBED: Final = True
-_LF: Final = ord("\n")
-_CR: Final = ord("\r")
 UNSTARTED_BODY: Final = b'"unstarted"'
 
 CANCELLED_MEANWHILE: Final = {"cancelled": True}
@@ -232,23 +227,8 @@ class Recording(Sequencer):
             and embed
             and type(message) is bytes
             and message.strip() is message
-            and _LF not in message
-            and _CR not in message
-            and (size := recorder.unwritten_bytes + len(message)) <= recorder.unwritten_bytes_max
+            and (number := recorder.append("in", message, self.channel)) is not None
         ):
-            encoder = recorder.encoder
-            number = encoder.next_number
-            encoder.next_number = number + 1
-            recorder.unwritten_bytes = size + RECORD_BYTES
-            recorder.records.append(
-                Record(
-                    number=number,
-                    kind="in",
-                    channel=self.channel,
-                    time_ns=recorder.clock.ns - recorder.begin_ns,
-                    body=Raw(message),
-                )
-            )
             return number
         envelope: dict[str, Any] | None = None
         if type(message) is Oversized:
@@ -280,38 +260,18 @@ class Recording(Sequencer):
         if lane is None:
             return recorder.record(kind, message, channel=self.channel)
         has_waited, open_step = lane.has_waited, recorder.open_step
-        if (
-            (open_step is None or (open_step[0] is lane and not has_waited))
-            and _LF not in message
-            and _CR not in message
-            and (size := recorder.unwritten_bytes + len(message)) <= recorder.unwritten_bytes_max
-        ):
-            step_start = 0
-            if open_step is not None:
-                recorder.open_step = None
-                step_start = BEGINS_STEP
-            elif has_waited:
-                lane.has_waited = False
-                step_start = HAS_WAITED
-            lane.ordinal = ordinal = lane.ordinal + 1
-            encoder = recorder.encoder
-            number = encoder.next_number
-            encoder.next_number = number + 1
-            recorder.unwritten_bytes = size + RECORD_BYTES
-            recorder.records.append(
-                Record(
-                    number=number,
-                    kind=kind,
-                    channel=self.channel,
-                    lane=lane.name,
-                    ordinal=ordinal,
-                    step_start=step_start,
-                    time_ns=recorder.clock.ns - recorder.begin_ns,
-                    body=Raw(message),
-                )
-            )
-            return number
-        return self._record(kind, message, lane)
+        if open_step is None:
+            step_start = HAS_WAITED if has_waited else 0
+        elif open_step[0] is lane and not has_waited:
+            step_start = BEGINS_STEP
+        else:
+            return self._record(kind, message, lane)
+        ordinal = lane.ordinal + 1
+        number = recorder.append(kind, message, self.channel, lane.name, ordinal, step_start)
+        if number is None:
+            return self._record(kind, message, lane)
+        lane.ordinal, lane.has_waited, recorder.open_step = ordinal, False, None
+        return number
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record `cmd`."""
