@@ -479,7 +479,7 @@ async def shake_hands(session: Session) -> bool:
     except RequestError as rejection:
         connection = session.connection
         # Before the handshake only the response to `server/discover` can be late.
-        has_reason = rejection.code in STATELESS_CODES or connection.counts["late answer"] > 0
+        has_reason = rejection.code in STATELESS_CODES or "late answer" in connection.counts
         if not has_reason or not supports_stateless(connection.protocol_versions):
             raise
         reply = await _probe(session)

@@ -16,7 +16,6 @@ The lifecycle: https://modelcontextprotocol.io/specification/2025-11-25/basic/li
 
 import enum
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, ClassVar, Final, TypeAlias
@@ -335,10 +334,6 @@ def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
-def _counter() -> Counter[str]:
-    return Counter()  # not `Counter[str]()`, which stores the alias on each instance
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Connection:
     """One side of a connection.
@@ -379,7 +374,7 @@ class Connection:
     their_role: Role = attrs.field(init=False)
     incoming: dict[RequestId, IncomingRequest] = attrs.field(default=NO_ITEMS, init=False)
     outgoing: OutgoingRequests = attrs.field(init=False)
-    counts: Counter[str] = attrs.field(factory=_counter, init=False)
+    counts: dict[str, int] = attrs.field(default=NO_ITEMS, init=False)
     _decoder: Decoder = attrs.field(init=False)
     # The row of `tools/call` whose requests are decoded in one pass, as `ToolCall`; None for a
     # client. If the user has declared `tools/call` with other params, `methods` has another row.
@@ -464,8 +459,15 @@ class Connection:
             return self._rejection(message.id, INVALID_REQUEST, text, counter="out of order")
         return self._receivers[type(message)](self, message, size_bytes)
 
+    def count(self, counter: str) -> int:
+        """Count an ignored message or an error of this kind; return how many there were so far."""
+        if not self.counts:
+            self.counts = {}
+        number = self.counts[counter] = self.counts.get(counter, 0) + 1
+        return number
+
     def _ignored(self, counter: str, text: str) -> Ignored:
-        self.counts[counter] += 1
+        self.count(counter)
         return Ignored(counter, self._shortened(text))
 
     def _rejection(
@@ -477,7 +479,7 @@ class Connection:
         counter: str = "rejected",
         data: Any = UNSET,
     ) -> ImmediateResponse:
-        self.counts[counter] += 1
+        self.count(counter)
         text = self._shortened(text)
         error = encode_error(request_id, code, text, data)
         return ImmediateResponse(error, request_id, counter=counter, text=text)
@@ -516,7 +518,7 @@ class Connection:
         self, request: OutgoingRequest, error: RemoteProtocolError | OutcomeUnknown
     ) -> ResponseUnreadable:
         event = ResponseUnreadable(request, error)
-        self.counts[event.counter] += 1
+        self.count(event.counter)
         self._move(self.their_role, _response_trigger(request, is_result=False))
         return event
 

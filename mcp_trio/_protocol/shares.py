@@ -127,9 +127,15 @@ class Shares:
 
 def shares_of(setting: str, limits: Limits) -> Shares:
     """Return the shares of clients in a limit, such as `limits.http.connections_max`."""
-    _, group_name, name = setting.split(".")
+    group_name, name = _names_of(setting)
     group: Any = getattr(limits, group_name)
     return Shares(getattr(group, name), group.all_clients_factor, setting)
+
+
+@functools.cache  # Each session has a `Shares`.
+def _names_of(setting: str) -> tuple[str, str]:
+    _, group_name, name = setting.split(".")
+    return group_name, name
 
 
 @attrs.define(eq=False, repr=False)

@@ -146,15 +146,26 @@ class SessionCounter:
     _by_file: "WeakKeyDictionary[SharedRecording, _Counts]" = attrs.field(
         factory=WeakKeyDictionary["SharedRecording", _Counts], init=False
     )
+    # A bound method takes 64 bytes, so all sessions without a recording get the same one.
+    unrecorded_closed: Callable[[], None] = attrs.field(init=False)
 
-    def count_opened(self, record: "RecordTarget | None") -> "CountedSession":
+    def __attrs_post_init__(self) -> None:
+        self.unrecorded_closed = self._count_unrecorded_closed
+
+    def count_unrecorded(self) -> None:
+        """Count a session without a recording as open until `unrecorded_closed` is called."""
+        self._all.opened += 1
+
+    def _count_unrecorded_closed(self) -> None:
+        self._all.closed += 1
+
+    def count_recorded(self, record: "RecordTarget") -> "CountedSession":
         """Count a session as open until its `count_closed` is called."""
-        same_file = _Counts()
-        if record is not None:
-            from mcp_trio._recorder.options import SharedRecording
+        from mcp_trio._recorder.options import SharedRecording
 
-            if isinstance(record, SharedRecording):
-                same_file = self._by_file.setdefault(record, same_file)
+        same_file = _Counts()
+        if isinstance(record, SharedRecording):
+            same_file = self._by_file.setdefault(record, same_file)
         return CountedSession(self._all, same_file)
 
     def closed_outside(self, record: "SharedRecording") -> int:
@@ -517,33 +528,45 @@ class ServerSessions:
         self, channel: Channel, lifespan: EnteredLifespan, http: HandlerHttpClient
     ) -> Session:
         """Open a counted session, with a recording if the lifespan has a target for one."""
-        record = lifespan.record
-        counted = self._counter.count_opened(record)
-        try:
-            sequencer: Sequencer = UNRECORDED
-            if record is not None:
-                from mcp_trio._recorder.options import recorder_of_session
-
-                opening = self._opening(transport_of(channel), counted.earlier)
-                recorder: Recorder | None
-                if lifespan.policy_run is not None:
-                    recorder, channel_number = lifespan.policy_run.begin_session(opening), 0
-                else:
-                    recorder, channel_number = recorder_of_session(
-                        record, lifespan_channel=lifespan.channel, **opening
-                    )
-                if recorder is not None:
-                    sequencer = CountingRecording(recorder, channel_number, counted=counted)
-                elif lifespan.policy_run is not None:
-                    sequencer = SampledOut(lifespan.policy_run.new_choice_timer())
-        except BaseException:
-            counted.count_closed()
-            raise
+        record, sequencer = lifespan.record, UNRECORDED
+        if record is None:
+            self._counter.count_unrecorded()
+            count_closed = self._counter.unrecorded_closed
+        else:
+            counted = self._counter.count_recorded(record)
+            count_closed = counted.count_closed
+            try:
+                sequencer = self._begin_recording(channel, lifespan, record, counted)
+            except BaseException:
+                count_closed()
+                raise
         session = self.open_session(
             channel, sequencer=sequencer, lifespan=lifespan.value, http=http
         )
-        session.ended.when_set(counted.count_closed)
+        session.ended.when_set(count_closed)
         return session
+
+    def _begin_recording(
+        self,
+        channel: Channel,
+        lifespan: EnteredLifespan,
+        record: "RecordTarget",
+        counted: CountedSession,
+    ) -> Sequencer:
+        from mcp_trio._recorder.options import recorder_of_session
+
+        opening = self._opening(transport_of(channel), counted.earlier)
+        recorder: Recorder | None
+        if lifespan.policy_run is not None:
+            recorder, channel_number = lifespan.policy_run.begin_session(opening), 0
+        else:
+            recorder, channel_number = recorder_of_session(
+                record, lifespan_channel=lifespan.channel, **opening
+            )
+        if recorder is not None:
+            return CountingRecording(recorder, channel_number, counted=counted)
+        assert lifespan.policy_run is not None  # It records only a sample of the sessions.
+        return SampledOut(lifespan.policy_run.new_choice_timer())
 
     def _opening(self, transport: str, earlier_sessions: int) -> "Opening":
         return {

@@ -76,7 +76,8 @@ class ChangeListener(ABC):
     # How often each change has happened, and the changes to be sent, the oldest first.
     _counts: dict[Change, int] = attrs.field(default=NO_ITEMS, init=False)
     _pending: dict[Change, None] = attrs.field(default=NO_ITEMS, init=False)
-    _wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
+    # Made by the first wait, since each session has a listener, and few wait.
+    _wakeup: Wakeup | None = attrs.field(default=None, init=False)
 
     @property
     def session(self) -> "Session":
@@ -111,11 +112,11 @@ class ChangeListener(ABC):
         """Begin to listen for changes."""
         self._session = weakref.ref(session)
         self._token = trio.lowlevel.current_trio_token()
-        self.notifier.listeners.add(self)
+        self.notifier.listeners[self] = None
 
     def leave(self) -> None:
         """Stop listening for changes."""
-        self.notifier.listeners.discard(self)
+        self.notifier.listeners.pop(self, None)
 
     def notify(self, change: Change) -> None:
         """Queue a change for the client; may be called in any task or thread."""
@@ -149,7 +150,7 @@ class ChangeListener(ABC):
         if to_send is not None and to_send != _END:
             method, uri, count = to_send
             while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
-                await self._wakeup.wait()
+                await self._wait()
             if self._counts[method, uri] == count:
                 del self._pending[method, uri]
             self.session.send_queue.post(
@@ -167,8 +168,14 @@ class ChangeListener(ABC):
             self._pending[change] = None
             self._wake()
 
+    async def _wait(self) -> None:
+        if self._wakeup is None:
+            self._wakeup = Wakeup()
+        await self._wakeup.wait()
+
     def _wake(self) -> None:
-        self._wakeup.wake()
+        if self._wakeup is not None:
+            self._wakeup.wake()
 
 
 @attrs.define(eq=False, repr=False)
@@ -268,7 +275,10 @@ class ChangeNotifier:
         relays: Functions that report each change elsewhere, without waiting.
     """
 
-    listeners: set[ChangeListener] = attrs.field(factory=set[ChangeListener], init=False)
+    # A dict, since each session has a listener: a set takes up to four times as much memory.
+    listeners: dict[ChangeListener, None] = attrs.field(
+        factory=dict[ChangeListener, None], init=False
+    )
     relays: set[NotifyChange] = attrs.field(factory=set[NotifyChange], init=False)
 
     def notify(self, change: Change) -> None:
@@ -347,13 +357,13 @@ class Subscription(ChangeListener):
         is_over = False
         while not is_over:
             if not (self._pending or self.is_over):
-                await self._wakeup.wait()
+                await self._wait()
             is_over = await self._send_next(lane)
 
     def end(self) -> None:
         """Let `send_all` return when the pending changes have been sent."""
         self.is_over = True
-        self._wakeup.wake()
+        self._wake()
 
     def is_subscribed(self, change: Change) -> bool:
         """Return whether the filter of the subscription has the change."""

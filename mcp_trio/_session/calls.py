@@ -406,7 +406,7 @@ class OutgoingCalls:
         """End a request without a response; count it if its caller no longer waits."""
         call = self._open.pop(int(lost.id), None)
         if call is None:
-            self.connection.counts["late answer"] += 1
+            self.connection.count("late answer")
         else:
             self.connection.outgoing.abandon(call.request)
             call.fail(lost.error)
@@ -417,7 +417,7 @@ class OutgoingCalls:
         event.request.budget.last_activity = trio.current_time()
         self._set_deadline(call)
         if not call.queue_progress(event.params):
-            self.connection.counts["progress dropped"] += 1
+            self.connection.count("progress dropped")
 
     def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""

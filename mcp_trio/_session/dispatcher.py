@@ -13,7 +13,7 @@ dispatcher passes what arrives about them, and notifications wait for their call
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
@@ -25,6 +25,7 @@ from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.messages import with_id_replaced
 from mcp_trio._protocol.connection import (
     BatchReceived,
+    Connection,
     Ignored,
     ImmediateResponse,
     NotificationReceived,
@@ -88,8 +89,7 @@ class NotificationQueue:
     application: Application
     sequencer: Sequencer
     tasks: Tasks
-    queued_max: int
-    counts: Counter[str]
+    connection: Connection
     peer_log: PeerLog
     _queue: _Notifications | None = attrs.field(default=None, init=False)
     _delivering: trio.CancelScope | None = attrs.field(default=None, init=False)
@@ -102,19 +102,19 @@ class NotificationQueue:
         if self._queue is None:
             self._queue, self._delivering = _Notifications(), trio.CancelScope()
             self.tasks.start(self._deliver, self._queue, self._delivering)
-        if len(self._queue) < self.queued_max:
+        queued_max = self.connection.limits.messages.notifications_queued_max
+        if len(self._queue) < queued_max:
             lane, sequencer = None, self.sequencer
             if sequencer.has_lanes:
                 lane = Lane(f"n{number}", sequencer, has_steps=sequencer.has_steps)
             self._queue.append((event, lane))
             return
-        self.counts[DROPPED] += 1
-        if self.counts[DROPPED] == 1:
+        if self.connection.count(DROPPED) == 1:
             logger.warning(
                 "%s dropped: callbacks are slower than the peer"
                 " (limits.messages.notifications_queued_max=%d)",
                 event.method.name,
-                self.queued_max,
+                queued_max,
             )
 
     async def done(self) -> None:
@@ -291,11 +291,9 @@ class Dispatcher:
             self._finish_handling(handling, error)
 
     def _rejection(self, request: IncomingRequest) -> str | None:
-        rejection, counts = self._admission.rejection(request), self.session.connection.counts
-        if rejection is not None:
-            counts[REJECTED] += 1
-            if counts[REJECTED] == 1:
-                logger.warning("%s rejected: %s", request.method.name, rejection)
+        rejection = self._admission.rejection(request)
+        if rejection is not None and self.session.connection.count(REJECTED) == 1:
+            logger.warning("%s rejected: %s", request.method.name, rejection)
         return rejection
 
     def _start_waiting(self, waiting: IncomingRequest) -> None:
@@ -535,7 +533,7 @@ class Dispatcher:
 
     def _deliver(self, event: NotificationReceived, number: int | str) -> None:
         if event.method.trigger is SessionTrigger.INITIALIZED:
-            self.session.initialized.set()
+            self.session.mark_initialized()
         if event.request is None or self.calls.pass_to_subscription(event):
             self.notifications.put(event, number)
 

@@ -48,7 +48,7 @@ from mcp_trio._session.leader_followers import Leader, TaskPool, lead
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
-from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio._transports.concurrency import SET_EVENT, LightEvent
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio.types import DiscoverResult, InitializeResult, RequestId
@@ -119,12 +119,7 @@ class Session:
         self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, on_error)
         self.calls = OutgoingCalls(connection, self.send_queue)
         self._notifications = NotificationQueue(
-            application,
-            self.sequencer,
-            self._tasks,
-            limits.messages.notifications_queued_max,
-            connection.counts,
-            self.peer_log,
+            application, self.sequencer, self._tasks, connection, self.peer_log
         )
         self._dispatcher = Dispatcher(
             self, application, self.calls, self._notifications, self._tasks
@@ -455,7 +450,7 @@ class Session:
             raise
         self.send_queue.post(message, at_once=True)
         self.mark_negotiated()
-        self.initialized.set()
+        self.mark_initialized()
 
     async def _request_initialize(self, seconds: float) -> InitializeResult:
         """Initialize with our newest protocol version, or one that the server's error names."""
@@ -499,14 +494,20 @@ class Session:
         """
         self.connection.accept_discovery(discovered)
         self.mark_negotiated()
-        self.initialized.set()
+        self.mark_initialized()
 
     def mark_negotiated(self) -> None:
         """Record that the handshake is answered, or that a client accepted a discovery."""
         peer = self.connection.peer
         assert peer is not None
         self.sequencer.marked(NEGOTIATED, facts_of(peer))
-        self.negotiated.set()
+        negotiated, self.negotiated = self.negotiated, SET_EVENT
+        negotiated.set()
+
+    def mark_initialized(self) -> None:
+        """Record that the client has acknowledged the handshake."""
+        initialized, self.initialized = self.initialized, SET_EVENT
+        initialized.set()
 
     async def _ping(self, lane: Lane | None) -> None:
         limits = self.connection.limits

@@ -280,7 +280,7 @@ class _Simulation:
         if still_open:
             raise AssertionError(f"requests without an outcome: {', '.join(still_open)}")
         for name in _FAULT_COUNTERS:
-            if connection.counts[name] and self.faults == NO_FAULTS:
+            if name in connection.counts and self.faults == NO_FAULTS:
                 raise AssertionError(
                     f"{name}: {connection.counts[name]} messages, although there were no faults"
                 )

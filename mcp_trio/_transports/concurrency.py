@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import coroutine
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 import msgspec
@@ -83,6 +83,10 @@ class LightEvent(Wakeup, eq=False):
             await trio.lowlevel.checkpoint()
         else:
             await super().wait()
+
+
+SET_EVENT: Final = LightEvent(_functions=None)
+"""An event that is set. It has no state, so owners of set events share it, to save memory."""
 
 
 @attrs.define(eq=False, repr=False)

@@ -574,7 +574,7 @@ def test_a_long_error_text_is_shortened(ready, message):
 )
 def test_a_bad_notification_is_counted_and_never_answered(pair, message, members):
     assert isinstance(pair.server.receive(message(**members)), Ignored)
-    assert pair.server.counts.total() == 1
+    assert sum(pair.server.counts.values()) == 1
 
 
 def test_a_good_notification_arrives_with_its_params(pair):
@@ -1095,7 +1095,7 @@ def test_a_bad_notification_is_counted_and_not_answered(shaken, message, protoco
     if protocol_version == STATELESS:
         bad = {**bad, "params": bad.get("params", {"_meta": META})}
     assert isinstance(server.receive(message(**bad)), Ignored)
-    assert server.counts.total() == 1
+    assert sum(server.counts.values()) == 1
 
 
 @pytest.mark.requirement("TRAP-20", "LIFE-12")

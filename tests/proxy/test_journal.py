@@ -398,7 +398,16 @@ async def test_without_a_signal_the_status_is_the_proxys():
     assert await until_signal(serve, on_signal=list) == 7
 
 
+@pytest.fixture
+def hangup_is_not_ignored():
+    """Undo `nohup`, under which these tests may run, and which the proxy obeys."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("hangup_is_not_ignored")
 async def test_a_signal_closes_and_then_cancels_the_proxy(number):
     events = []
 

@@ -731,25 +731,45 @@ async def test_a_client_is_asked_only_for_declared_capabilities(serve, autojump_
 FILES = [None, "a folder", SharedRecording("one.jsonl"), SharedRecording("other.jsonl")]
 
 
+@attrs.define(eq=False)
+class Unrecorded:
+    """A session without a recording, which has no number of others."""
+
+    session_counter: SessionCounter
+
+    def count_closed(self):
+        self.session_counter.unrecorded_closed()
+
+
+def count_opened(session_counter, file):
+    if file is not None:
+        return session_counter.count_recorded(file)
+    session_counter.count_unrecorded()
+    return Unrecorded(session_counter)
+
+
 def test_a_single_session_counts_no_others():
-    assert SessionCounter().count_opened(None).others() == 0
+    assert SessionCounter().count_recorded("a folder").others() == 0
 
 
 @pytest.mark.parametrize("file", FILES[:2])
 def test_sessions_open_at_the_same_time_are_counted_even_after_they_close(file):
     session_counter = SessionCounter()
-    session_counter.count_opened(file).count_closed()
-    first = session_counter.count_opened(file)
-    second = session_counter.count_opened(file)
-    assert (first.others(), second.others()) == (1, 1)
+    count_opened(session_counter, file).count_closed()
+    first = session_counter.count_recorded("a folder")
+    second = count_opened(session_counter, file)
+    assert first.others() == 1
     second.count_closed()
-    third = session_counter.count_opened(file)
-    assert (first.others(), third.others()) == (2, 1)
+    third = count_opened(session_counter, file)
+    fourth = session_counter.count_recorded("a folder")
+    assert (first.others(), fourth.others()) == (3, 2)
+    third.count_closed()
+    assert (first.others(), fourth.others()) == (3, 2)
 
 
 @given(
     st.lists(st.one_of(st.sampled_from(FILES), st.integers(0, 9)), max_size=30).map(
-        lambda moves: [*moves, None]
+        lambda moves: [*moves, "a folder"]
     )
 )
 def test_the_count_equals_the_number_of_overlapping_sessions_in_other_files(moves):
@@ -760,15 +780,18 @@ def test_the_count_equals_the_number_of_overlapping_sessions_in_other_files(move
             if open_now:
                 open_now.pop(move % len(open_now))[2].count_closed()
             continue
-        beside = counts[number] = session_counter.count_opened(move)
+        beside = count_opened(session_counter, move)
+        if move is not None:
+            counts[number] = beside
         met[number] = set()
         for other, file, _ in open_now:
             if move is not file or not isinstance(move, SharedRecording):
                 met[number].add(other)
                 met[other].add(number)
         open_now.append((number, move, beside))
-    for number, _, _ in open_now:
-        assert counts[number].others() == len(met[number])
+    for number, move, _ in open_now:
+        if move is not None:
+            assert counts[number].others() == len(met[number])
 
 
 # Connections whose client sends no first request are closed.

@@ -188,7 +188,7 @@ def check_conservation(calls, outcomes, messages, sessions, begun):
         check_frames(messages[role.peer], messages[role])
         counts = connection.counts
         for impossible in ("unknown answer", "malformed", "duplicate id", "out of order"):
-            assert counts[impossible] == 0
+            assert impossible not in counts
 
 
 def check_frames(asking, answering):
