@@ -334,6 +334,15 @@ def _metadata_missing() -> _Rejected:
     return _Rejected(INVALID_PARAMS, f"invalid params: _meta lacks {PROTOCOL_VERSION}")
 
 
+class _AllowedCall(msgspec.Struct, eq=False, frozen=True):
+    """A stateless call of a tool that was allowed, and the facts that this depended on."""
+
+    row: Method
+    metadata: Metadata
+    peer: Peer
+    capabilities: types.ServerCapabilities
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Connection:
     """One side of a connection.
@@ -382,6 +391,8 @@ class Connection:
     _accepts_handshakes: bool = attrs.field(init=False)
     # The same row once a call in the session was allowed, until state or peer change.
     _allowed_call_row: Method | None = attrs.field(default=None, init=False)
+    # The same for the last stateless call that was allowed.
+    _allowed_stateless_call: _AllowedCall | None = attrs.field(default=None, init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     _client_metadata: tuple[ProtocolVersion, Mapping[str, Any]] | None = attrs.field(
         default=None, init=False
@@ -545,15 +556,16 @@ class Connection:
 
     # Receiving requests.
 
-    def _receive_session_call(self, message: SessionCall, size_bytes: int) -> Event:
-        """Add a call of a tool to the open requests: most messages after a handshake.
+    # Nearly all requests call a tool. The tables say that a call is allowed if they did for an
+    # earlier one, as long as state, peer and capabilities are the same; metadata are the same if
+    # they have the same bytes.
 
-        The tables say that it is allowed if they did for an earlier one, as long as state, peer and
-        capabilities are the same.
-        """
+    def _receive_session_call(self, message: SessionCall, size_bytes: int) -> Event:
+        """Add a call of a tool in the session, without `_meta`, to the open requests."""
         row, peer, incoming = self._allowed_call_row, self.peer, self.incoming
         if row is None or peer is None or peer.auth is not self._auth or message.id in incoming:
             return self._receive_request(message, size_bytes)
+        # As `_add_request`, without a call.
         client_key = self._client_number if self._auth is None else self._auth.principal
         request = IncomingRequest(
             message.id, row, message.params, size_bytes, None, peer, client_key
@@ -561,6 +573,40 @@ class Connection:
         if not incoming:
             incoming = self.incoming = {}
         incoming[message.id] = request
+        return RequestReceived(request)
+
+    def _receive_tool_call(self, message: ToolCall, size_bytes: int) -> Event:
+        """Add a call of a tool to the open requests; nearly all such calls are stateless."""
+        allowed, metadata = self._allowed_stateless_call, metadata_in(message.params.meta)
+        if (
+            allowed is None
+            or metadata is not allowed.metadata
+            or allowed.peer.auth is not self._auth
+            or message.id in self.incoming
+            or self.current_capabilities() is not allowed.capabilities
+        ):
+            return self._receive_request(message, size_bytes)
+        try:
+            params, token = message.typed_params(metadata)
+        except msgspec.ValidationError:
+            return self._receive_request(message, size_bytes)  # which makes the error response
+        return self._add_request(message.id, allowed.row, params, size_bytes, token, allowed.peer)
+
+    def _add_request(
+        self,
+        request_id: RequestId,
+        row: Method,
+        params: Any,
+        size_bytes: int,
+        token: RequestId | None,
+        peer: Peer,
+    ) -> RequestReceived:
+        client_key = self._client_number if self._auth is None else self._auth.principal
+        request = IncomingRequest(request_id, row, params, size_bytes, token, peer, client_key)
+        incoming = self.incoming
+        if not incoming:
+            incoming = self.incoming = {}
+        incoming[request_id] = request
         return RequestReceived(request)
 
     def _receive_request(self, message: SessionCall | ToolCall | Request, size_bytes: int) -> Event:
@@ -607,12 +653,7 @@ class Connection:
             )
             reply.method = message.method
             return reply
-        client_key = self._client_number if self._auth is None else self._auth.principal
-        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
-        if not self.incoming:
-            self.incoming = {}
-        self.incoming[message.id] = request
-        return RequestReceived(request)
+        return self._add_request(message.id, row, params, size_bytes, token, peer)
 
     def _sender(self, method: str, metadata: Metadata | None) -> Peer:
         """Return the sender of a request, with its token.
@@ -687,8 +728,12 @@ class Connection:
             if not has_capability(own, required.path):
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
-        if metadata is None and row is self._call_row:
-            self._allowed_call_row = row
+        if row is self._call_row:
+            if metadata is None:
+                self._allowed_call_row = row
+            else:
+                capabilities = self.current_capabilities()
+                self._allowed_stateless_call = _AllowedCall(row, metadata, peer, capabilities)
         return row
 
     def _typed_params(
@@ -1069,10 +1114,13 @@ class Connection:
             Unencodable: The result cannot be written as JSON, or is nested too deeply.
         """
         protocol_version = request.peer.protocol_version
-        if type(result) is not CompatibleToolResult:
+        if type(result) is CompatibleToolResult:
+            if protocol_version.is_stateless:
+                result.meta, result.result_type = self.result_metadata, COMPLETE
+        else:
             result = downgraded(result, protocol_version)
-        if protocol_version.is_stateless:
-            result = with_result_metadata(result, request.method, self.result_metadata)
+            if protocol_version.is_stateless:
+                result = with_result_metadata(result, request.method, self.result_metadata)
         return encode_response(
             request.id, result, json_depth_max=self.limits.messages.json_depth_max
         )
@@ -1234,13 +1282,13 @@ class Connection:
         before = self.state
         after = SESSION_TRANSITIONS[before].get((sender, trigger))
         if after is not None and after is not before:
-            self.state, self._allowed_call_row = after, None
+            self.state, self._allowed_call_row, self._allowed_stateless_call = after, None, None
         return after is not None
 
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {
         Request: _receive_request,
         SessionCall: _receive_request,
-        ToolCall: _receive_request,
+        ToolCall: _receive_tool_call,
         Notification: _receive_notification,
         Response: _receive_response,
         ErrorResponse: _receive_response,

@@ -20,7 +20,7 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 import functools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -82,8 +82,11 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
     store: StateStore | None
     version: str
 
-    async def answer_round(self, handling: Handling, served: "ServedSession") -> Result:
+    def answer_round(self, handling: Handling, served: "ServedSession") -> Awaitable[Result]:
         """Return the result of one round of a stateless client's request.
+
+        Nearly all rounds are the first of a handler that is not resumable, so this chooses the
+        coroutine, instead of being one more around it.
 
         Raises:
             RequestError: The state or an answer in the request is invalid.
@@ -94,18 +97,22 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         registered, params = served.entry(handling.request), handling.request.params
         version = None if registered is None else registered.state_version(self.version)
         if params.request_state is not None:
-            return await self._answer_retry(handling, served, version)
+            return self._answer_retry(handling, served, version)
         if version is not None:
-
-            def begin() -> State:
-                chain, seed, now = _random_hex(), _random_hex(), time.time()
-                return State(chain=chain, round=0, began=now, version=version, seed=seed)
-
-            state = await perform_plain(handling, "state.begin", State, begin)
-            return await self._resume(handling, served, state, {})
+            return self._begin(handling, served, version)
         if params.input_responses is not None:
             handling.input_responses = _answers(None, params.input_responses)
-        return await self._answer_by_result(handling, served, _FIRST_STATE)
+        return self._answer_by_result(handling, served, _FIRST_STATE)
+
+    async def _begin(self, handling: Handling, served: "ServedSession", version: str) -> Result:
+        """Answer the first round of a resumable handler."""
+
+        def begin() -> State:
+            chain, seed, now = _random_hex(), _random_hex(), time.time()
+            return State(chain=chain, round=0, began=now, version=version, seed=seed)
+
+        state = await perform_plain(handling, "state.begin", State, begin)
+        return await self._resume(handling, served, state, {})
 
     async def _answer_retry(
         self, handling: Handling, served: "ServedSession", version: str | None

@@ -266,17 +266,18 @@ class Dispatcher:
         request, session = event.request, self.session
         if session.observers is not None:
             request.observation = session.observers.begin_request(session, request, number)
-        is_stateless = request.peer.protocol_version.is_stateless
-        if is_stateless:
+        has_rounds = False
+        if request.peer.protocol_version.is_stateless:
             self._note_peer(request.peer)
-            if request.has_rounds and is_retry(request):
+            has_rounds = request.has_rounds
+            if has_rounds and is_retry(request):
                 self._take_retry(request)
                 return
         sequencer, lane = session.sequencer, None
         if sequencer.has_lanes:
             lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
         handling = Handling(session, self, request, lane)
-        if is_stateless and request.has_rounds:
+        if has_rounds:
             handling.ask_in_rounds = self._ask
         request.handling = handling
         if request.method.is_subscription:  # It stays open for long, so it takes no place.

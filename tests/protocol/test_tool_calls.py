@@ -8,26 +8,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, PrincipalMessage
 from mcp_trio._protocol.connection import Connection, ImmediateResponse, RequestReceived
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import METHODS, Role
-from mcp_trio.errors import INVALID_PARAMS
+from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_trio.types import ClientCapabilities, Implementation, ServerCapabilities, ToolsCapability
 
 # An equal row, which is not the one whose calls are decoded in one pass.
 GENERAL = {**METHODS, "tools/call": attrs.evolve(METHODS["tools/call"])}
 
+WITH_TOOLS = ServerCapabilities(tools=ToolsCapability())
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 META_OUT_OF_RANGE = json.dumps({**META, "n": 0})[:-2] + "1e999}"
 
 
-def server(methods=METHODS):
+def server(methods=METHODS, *, has_session=True, get_capabilities=None):
     connection = Connection(
         our_role=Role.SERVER,
         our_info=Implementation(name="x", version="1"),
-        our_capabilities=ServerCapabilities(tools=ToolsCapability()),
+        our_capabilities=WITH_TOOLS,
+        get_capabilities=get_capabilities,
         methods=methods,
     )
+    if not has_session:
+        return connection
     hello = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
@@ -38,9 +43,8 @@ def server(methods=METHODS):
     return connection
 
 
-def facts(methods, data):
+def facts(connection, data):
     """Return all that follows from a received message."""
-    connection = server(methods)
     event = connection.receive(data)
     if isinstance(event, RequestReceived):
         request = event.request
@@ -57,6 +61,8 @@ def facts(methods, data):
             request.progress_token,
             request.peer.protocol_version.name,
             request.peer.capabilities,
+            request.peer.auth,
+            request.client_key,
         )
     message = event.message if isinstance(event, ImmediateResponse) else None
     return type(event), message, dict(connection.counts), connection.state
@@ -107,16 +113,65 @@ def call(params):
 @example(data=call(written([("name", '"add"'), ("_meta", META_OUT_OF_RANGE)])))
 @example(data=call('{"name":"add"},"result":{}'))
 def test_a_call_is_received_as_in_the_general_way(data):
-    assert facts(METHODS, data) == facts(GENERAL, data)
+    assert facts(server(), data) == facts(server(GENERAL), data)
+
+
+REPEATED = st.sampled_from(
+    [
+        json.dumps(
+            {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        ).encode()
+        for number in (1, 2, 3)
+        for params in ({"name": "add"}, {"name": "add", "_meta": META}, {"name": 5, "_meta": META})
+    ]
+)
+SENDERS = st.sampled_from([None, None, AuthInfo(subject="ada"), AuthInfo(subject="bob")])
+
+
+@pytest.mark.requirement("BASE-09", "META-09")
+@given(
+    has_session=st.booleans(),
+    sent=st.lists(st.tuples(REPEATED | messages(), SENDERS), min_size=2, max_size=6),
+    tools=st.integers(1, 6),
+)
+def test_each_of_many_calls_is_received_as_in_the_general_way(has_session, sent, tools):
+    """After so many calls, the server has no more tools."""
+    capabilities, seen = WITH_TOOLS, []
+    connections = [
+        server(methods, has_session=has_session, get_capabilities=lambda: capabilities)
+        for methods in (METHODS, GENERAL)
+    ]
+    for number, (data, auth) in enumerate(sent):
+        if number == tools:
+            capabilities = ServerCapabilities()
+        message = PrincipalMessage(data, auth, 7)
+        seen.append([facts(connection, message) for connection in connections])
+    assert [fast for fast, _ in seen] == [general for _, general in seen]
+
+
+def test_calls_with_equal_metadata_share_their_sender_until_the_tools_are_gone():
+    capabilities = WITH_TOOLS
+    connection = server(has_session=False, get_capabilities=lambda: capabilities)
+
+    def receive(number):
+        params = {"name": "add", "_meta": META}
+        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        return connection.receive(json.dumps(message).encode())
+
+    first, second = receive(1).request, receive(2).request
+    assert first.peer is second.peer
+    capabilities = ServerCapabilities()
+    error = json.loads(receive(3).message)["error"]
+    assert (error["code"], "not announced" in error["message"]) == (METHOD_NOT_FOUND, True)
 
 
 def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
-    legacy = facts(METHODS, call('{"name":"add","_meta":{"progressToken":5}}'))
+    legacy = facts(server(), call('{"name":"add","_meta":{"progressToken":5}}'))
     meta = json.dumps({**META, "progressToken": 5})
-    stateless = facts(METHODS, call(f'{{"name":"add","_meta":{meta}}}'))
+    stateless = facts(server(), call(f'{{"name":"add","_meta":{meta}}}'))
     assert (legacy[5], stateless[5]) == (5, 5)
     assert legacy[2].meta == {"progressToken": 5}
-    assert stateless[6:] == ("2026-07-28", ClientCapabilities())
+    assert stateless[6:8] == ("2026-07-28", ClientCapabilities())
 
 
 @pytest.mark.parametrize(
