@@ -335,12 +335,18 @@ def _metadata_missing() -> _Rejected:
 
 
 class _AllowedCall(msgspec.Struct, eq=False, frozen=True):
-    """A stateless call of a tool that was allowed, and the facts that this depended on."""
+    """A call of a tool that was allowed, and the facts that this depended on.
+
+    Attributes:
+        peer: The sender, with its token.
+        metadata: The metadata of a stateless call; None for a call of the session.
+        capabilities: Those of this side, which may change between stateless calls.
+    """
 
     row: Method
-    metadata: Metadata
     peer: Peer
-    capabilities: types.ServerCapabilities
+    metadata: Metadata | None
+    capabilities: Capabilities
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -389,10 +395,9 @@ class Connection:
     # client. If the user has declared `tools/call` with other params, `methods` has another row.
     _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
-    # The same row once a call in the session was allowed, until state or peer change.
-    _allowed_call_row: Method | None = attrs.field(default=None, init=False)
-    # The same for the last stateless call that was allowed.
-    _allowed_stateless_call: _AllowedCall | None = attrs.field(default=None, init=False)
+    # The last call of a tool that was allowed; None again when the state changes, as it does in
+    # each handshake.
+    _allowed_call: _AllowedCall | None = attrs.field(default=None, init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     _client_metadata: tuple[ProtocolVersion, Mapping[str, Any]] | None = attrs.field(
         default=None, init=False
@@ -456,10 +461,9 @@ class Connection:
         else:
             message = self._decoder.decode_by(decode_session_call, data)
             if type(message) is SessionCall:
-                if not message.params.meta:
+                if not (message.params.meta and message.is_stateless):
                     return self._receive_session_call(message, len(data))
-                if message.is_stateless:
-                    message = self._decoder.decode_by(decode_tool_call, data)
+                message = self._decoder.decode_by(decode_tool_call, data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -561,14 +565,24 @@ class Connection:
     # they have the same bytes.
 
     def _receive_session_call(self, message: SessionCall, size_bytes: int) -> Event:
-        """Add a call of a tool in the session, without `_meta`, to the open requests."""
-        row, peer, incoming = self._allowed_call_row, self.peer, self.incoming
-        if row is None or peer is None or peer.auth is not self._auth or message.id in incoming:
+        """Add a call of a tool in the session to the open requests."""
+        allowed, incoming, params, token = self._allowed_call, self.incoming, message.params, None
+        if (
+            allowed is None
+            or allowed.metadata is not None
+            or allowed.peer.auth is not self._auth
+            or message.id in incoming
+        ):
             return self._receive_request(message, size_bytes)
+        if params.meta:
+            try:
+                token = progress_token_in(params.meta)
+            except msgspec.ValidationError:
+                return self._receive_request(message, size_bytes)  # which makes the error response
         # As `_add_request`, without a call.
         client_key = self._client_number if self._auth is None else self._auth.principal
         request = IncomingRequest(
-            message.id, row, message.params, size_bytes, None, peer, client_key
+            message.id, allowed.row, params, size_bytes, token, allowed.peer, client_key
         )
         if not incoming:
             incoming = self.incoming = {}
@@ -576,14 +590,14 @@ class Connection:
         return RequestReceived(request)
 
     def _receive_tool_call(self, message: ToolCall, size_bytes: int) -> Event:
-        """Add a call of a tool to the open requests; nearly all such calls are stateless."""
-        allowed, metadata = self._allowed_stateless_call, metadata_in(message.params.meta)
+        """Add a call of a tool to the open requests: a stateless one, or one over HTTP."""
+        allowed, metadata = self._allowed_call, metadata_in(message.params.meta)
         if (
             allowed is None
             or metadata is not allowed.metadata
             or allowed.peer.auth is not self._auth
             or message.id in self.incoming
-            or self.current_capabilities() is not allowed.capabilities
+            or (metadata is not None and self.current_capabilities() is not allowed.capabilities)
         ):
             return self._receive_request(message, size_bytes)
         try:
@@ -728,12 +742,8 @@ class Connection:
             if not has_capability(own, required.path):
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
-        if row is self._call_row:
-            if metadata is None:
-                self._allowed_call_row = row
-            else:
-                capabilities = self.current_capabilities()
-                self._allowed_stateless_call = _AllowedCall(row, metadata, peer, capabilities)
+            if row is self._call_row:
+                self._allowed_call = _AllowedCall(row, peer, metadata, own)
         return row
 
     def _typed_params(
@@ -1099,7 +1109,6 @@ class Connection:
         auth: AuthInfo | None = None,
     ) -> None:
         """Set the peer for the rest of the session."""
-        self._allowed_call_row = None
         self.peer = Peer(
             protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
         )
@@ -1282,7 +1291,7 @@ class Connection:
         before = self.state
         after = SESSION_TRANSITIONS[before].get((sender, trigger))
         if after is not None and after is not before:
-            self.state, self._allowed_call_row, self._allowed_stateless_call = after, None, None
+            self.state, self._allowed_call = after, None
         return after is not None
 
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {

@@ -1,6 +1,7 @@
 """Calls of tools are decoded in one pass, with the same results and errors as in the general way."""
 
 import json
+from contextlib import suppress
 
 import attrs
 import msgspec
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_trio._jsonrpc.channel_messages import AuthInfo, PrincipalMessage
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage, PrincipalMessage
 from mcp_trio._protocol.connection import Connection, ImmediateResponse, RequestReceived
-from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, decode_tool_call
 from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio.errors import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_trio.types import ClientCapabilities, Implementation, ServerCapabilities, ToolsCapability
@@ -20,6 +21,7 @@ GENERAL = {**METHODS, "tools/call": attrs.evolve(METHODS["tools/call"])}
 
 WITH_TOOLS = ServerCapabilities(tools=ToolsCapability())
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+OTHER = {"name": "rush", "version": "4"}
 META_OUT_OF_RANGE = json.dumps({**META, "n": 0})[:-2] + "1e999}"
 
 
@@ -116,26 +118,38 @@ def test_a_call_is_received_as_in_the_general_way(data):
     assert facts(server(), data) == facts(server(GENERAL), data)
 
 
-REPEATED = st.sampled_from(
-    [
-        json.dumps(
-            {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-        ).encode()
-        for number in (1, 2, 3)
-        for params in ({"name": "add"}, {"name": "add", "_meta": META}, {"name": 5, "_meta": META})
-    ]
+def repeated(number, params, method="tools/call"):
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message).encode()
+
+
+PARAMS = (
+    {"name": "add"},
+    {"name": "add", "_meta": META},
+    {"name": 5, "_meta": META},
+    {"name": "add", "_meta": {"progressToken": "p"}},
+    {"name": "add", "_meta": {"progressToken": []}},
 )
-SENDERS = st.sampled_from([None, None, AuthInfo(subject="ada"), AuthInfo(subject="bob")])
+REPEATED = st.builds(repeated, st.integers(1, 8), st.sampled_from(PARAMS))
+SENDERS = st.sampled_from([None, None, None, AuthInfo(subject="ada"), AuthInfo(subject="bob")])
+SENT = st.tuples(st.one_of(REPEATED, REPEATED, REPEATED, messages()), SENDERS)
 
 
 @pytest.mark.requirement("BASE-09", "META-09")
 @given(
     has_session=st.booleans(),
-    sent=st.lists(st.tuples(REPEATED | messages(), SENDERS), min_size=2, max_size=6),
-    tools=st.integers(1, 6),
+    sent=st.lists(SENT, min_size=4, max_size=16),
+    tools=st.integers(1, 16),
+    is_decoded=st.booleans(),
 )
-def test_each_of_many_calls_is_received_as_in_the_general_way(has_session, sent, tools):
-    """After so many calls, the server has no more tools."""
+@example(
+    has_session=True,
+    sent=[(repeated(1, PARAMS[1]), None), (repeated(2, PARAMS[0]), None)],
+    tools=9,
+    is_decoded=False,
+)
+def test_each_of_many_calls_is_received_as_in_the_general_way(has_session, sent, tools, is_decoded):
+    """After so many calls, the server has no more tools; HTTP has decoded the calls already."""
     capabilities, seen = WITH_TOOLS, []
     connections = [
         server(methods, has_session=has_session, get_capabilities=lambda: capabilities)
@@ -144,8 +158,12 @@ def test_each_of_many_calls_is_received_as_in_the_general_way(has_session, sent,
     for number, (data, auth) in enumerate(sent):
         if number == tools:
             capabilities = ServerCapabilities()
-        message = PrincipalMessage(data, auth, 7)
-        seen.append([facts(connection, message) for connection in connections])
+        received = PrincipalMessage(data, auth, 7)
+        decoded = received
+        if is_decoded:
+            with suppress(msgspec.MsgspecError):
+                decoded = DecodedMessage(data, decode_tool_call(data), auth, 7)
+        seen.append([facts(connections[0], decoded), facts(connections[1], received)])
     assert [fast for fast, _ in seen] == [general for _, general in seen]
 
 
@@ -154,9 +172,7 @@ def test_calls_with_equal_metadata_share_their_sender_until_the_tools_are_gone()
     connection = server(has_session=False, get_capabilities=lambda: capabilities)
 
     def receive(number):
-        params = {"name": "add", "_meta": META}
-        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-        return connection.receive(json.dumps(message).encode())
+        return connection.receive(repeated(number, {"name": "add", "_meta": META}))
 
     first, second = receive(1).request, receive(2).request
     assert first.peer is second.peer
@@ -172,6 +188,25 @@ def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
     assert (legacy[5], stateless[5]) == (5, 5)
     assert legacy[2].meta == {"progressToken": 5}
     assert stateless[6:8] == ("2026-07-28", ClientCapabilities())
+
+
+@pytest.mark.parametrize("params", PARAMS[:2])
+def test_no_call_is_allowed_as_an_earlier_one_was_after_the_end(params):
+    connection = server()
+    assert isinstance(connection.receive(repeated(1, params)), RequestReceived)
+    connection.close()
+    assert isinstance(connection.receive(repeated(2, params)), ImmediateResponse)
+
+
+def test_a_call_after_another_handshake_has_the_new_sender():
+    connection = server()
+    first = connection.receive(repeated(1, {"name": "add"})).request
+    connection.finish(first)
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": OTHER}
+    connection.receive(repeated(2, hello, "initialize"))
+    second = connection.receive(repeated(3, {"name": "add"})).request
+    names = [first.peer.info.name, second.peer.info.name]
+    assert (names, second.peer.protocol_version.name) == (["reed", "rush"], "2025-06-18")
 
 
 @pytest.mark.parametrize(
