@@ -65,6 +65,7 @@ from mcp_trio._protocol.metadata import (
     client_metadata,
     decode_session_call,
     decode_tool_call,
+    metadata_and_token_in,
     metadata_in,
     metadata_of,
     progress_token_in,
@@ -591,7 +592,7 @@ class Connection:
 
     def _receive_tool_call(self, message: ToolCall, size_bytes: int) -> Event:
         """Add a call of a tool to the open requests: a stateless one, or one over HTTP."""
-        allowed, metadata = self._allowed_call, metadata_in(message.params.meta)
+        allowed, (metadata, token) = self._allowed_call, metadata_and_token_in(message.params.meta)
         if (
             allowed is None
             or metadata is not allowed.metadata
@@ -601,9 +602,11 @@ class Connection:
         ):
             return self._receive_request(message, size_bytes)
         try:
-            params, token = message.typed_params(metadata)
+            params, other_token = message.typed_params(metadata)
         except msgspec.ValidationError:
             return self._receive_request(message, size_bytes)  # which makes the error response
+        if token is None:
+            token = other_token
         return self._add_request(message.id, allowed.row, params, size_bytes, token, allowed.peer)
 
     def _add_request(
@@ -743,6 +746,8 @@ class Connection:
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
             if row is self._call_row:
+                if isinstance(message, ToolCall):
+                    metadata, _ = metadata_and_token_in(message.params.meta)
                 self._allowed_call = _AllowedCall(row, peer, metadata, own)
         return row
 

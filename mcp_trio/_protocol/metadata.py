@@ -238,13 +238,46 @@ def metadata_in(meta: Raw | UnsetType) -> Metadata | None:
     Returns:
         None for another `_meta` or none, and for one that is not an object.
     """
-    if meta is UNSET:
-        return None
-    text = bytes(meta)
+    return None if meta is UNSET else _metadata_in_text(bytes(meta))
+
+
+def _metadata_in_text(text: bytes) -> Metadata | None:
     try:
         return (_metadata if len(text) > _CACHED_BYTES_MAX else _cached_metadata)(text)
     except (msgspec.MsgspecError, RecursionError):
         return None
+
+
+# A simple progress token as the first or the last member of a `_meta`. The quote of the name cannot
+# be in a string, because it would end that.
+_SIMPLE_TOKEN: Final = rb'"progressToken": ?(0|[1-9][0-9]{0,14}|"[ !#-[\]-~]{0,64}")'
+_FIRST_TOKEN: Final = re.compile(rb"\{%b, ?" % _SIMPLE_TOKEN)
+_LAST_TOKEN: Final = re.compile(rb", ?%b\}" % _SIMPLE_TOKEN)
+_TOKEN_NAME: Final = PROGRESS_TOKEN.encode()
+
+
+def metadata_and_token_in(
+    meta: Raw | UnsetType,
+) -> tuple[Metadata | None, types.RequestId | None]:
+    """Return the metadata in a raw `_meta` without a progress token, and that token.
+
+    Many clients send another token with each call, while the rest stays the same, which is found in
+    a cache. If the token cannot be told from the rest so easily, it is in the metadata.
+    """
+    if meta is UNSET:
+        return None, None
+    text = bytes(meta)
+    at = text.find(_TOKEN_NAME)
+    # A second name, or an escaped one, could be another token, of which the last one counts.
+    if at < 0 or text.find(_TOKEN_NAME, at + 1) >= 0 or b"\\" in text:
+        return _metadata_in_text(text), None
+    if match := _FIRST_TOKEN.match(text):
+        rest = b"{%b" % text[match.end() :]
+    elif match := _LAST_TOKEN.fullmatch(text, max(0, text.rfind(b",", 0, at))):
+        rest = b"%b}" % text[: match.start()]
+    else:
+        return _metadata_in_text(text), None
+    return _metadata_in_text(rest), msgspec.json.decode(match[1])
 
 
 def _metadata(meta: bytes) -> Metadata | None:

@@ -129,6 +129,8 @@ PARAMS = (
     {"name": 5, "_meta": META},
     {"name": "add", "_meta": {"progressToken": "p"}},
     {"name": "add", "_meta": {"progressToken": []}},
+    {"name": "add", "_meta": {**META, "progressToken": 1}},
+    {"name": "add", "_meta": {"progressToken": "2", **META}},
 )
 REPEATED = st.builds(repeated, st.integers(1, 8), st.sampled_from(PARAMS))
 SENDERS = st.sampled_from([None, None, None, AuthInfo(subject="ada"), AuthInfo(subject="bob")])
@@ -188,6 +190,37 @@ def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
     assert (legacy[5], stateless[5]) == (5, 5)
     assert legacy[2].meta == {"progressToken": 5}
     assert stateless[6:8] == ("2026-07-28", ClientCapabilities())
+
+
+WITHOUT_BRACES = json.dumps(META)[1:-1]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        *(f'{{{WITHOUT_BRACES},"progressToken":{token}}}' for token in ("7", '"a b"', "0", '""')),
+        *(f'{{"progressToken":{token},{WITHOUT_BRACES}}}' for token in ("7", '"a b"', "-1", "1.5")),
+        f'{{"progressToken": 7, {WITHOUT_BRACES}}}',
+        f'{{{WITHOUT_BRACES}, "progressToken": 7}}',
+        f'{{{WITHOUT_BRACES},"progressToken":007}}',
+        f'{{{WITHOUT_BRACES},"progressToken":"\\u0041"}}',
+        f'{{{WITHOUT_BRACES},"progressToken":[7]}}',
+        f'{{{WITHOUT_BRACES},"other":{{"n":1,"progressToken":7}}}}',
+        f'{{{WITHOUT_BRACES},"other":[{{"n":1}},"progressToken"]}}',
+        f'{{{WITHOUT_BRACES},"other":",\\"progressToken\\":7"}}',
+        f'{{"progressToken":7,{WITHOUT_BRACES},"progressToken":8}}',
+        f'{{"progressToken":7,{WITHOUT_BRACES},"progress\\u0054oken":8}}',
+        f'{{"progressToken":7,"n":1,{WITHOUT_BRACES}}}',
+        f'{{{WITHOUT_BRACES},"myprogressToken":7}}',
+        '{"progressToken":7}',
+    ],
+)
+def test_a_token_is_the_same_in_the_first_call_and_in_later_ones(meta):
+    connections = server(has_session=False), server(GENERAL, has_session=False)
+    for number in (1, 2):
+        data = call(f'{{"name":"add","_meta":{meta}}}').replace(b'"id":1', b'"id":%d' % number)
+        fast, general = (facts(connection, data) for connection in connections)
+        assert fast == general
 
 
 @pytest.mark.parametrize("params", PARAMS[:2])
