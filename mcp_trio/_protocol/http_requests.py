@@ -40,7 +40,7 @@ from mcp_trio._protocol.metadata import (
     Metadata,
     ToolCall,
     decode_tool_call,
-    metadata_in,
+    metadata_and_token_in,
     metadata_of,
     with_decoded_params,
 )
@@ -251,7 +251,7 @@ class Endpoint:
         call = message if type(message) is ToolCall else None  # nearly all messages are calls
         if call is not None:
             if call.params.meta is not UNSET and self.is_stateless:
-                metadata = metadata_in(call.params.meta)
+                metadata, _ = metadata_and_token_in(call.params.meta)
         elif type(message) is Malformed:
             return Rejection(status=400, code=message.code, text=message.message, id=message.id)
         elif self.is_stateless and isinstance(message, _SINGLE_MESSAGE):
