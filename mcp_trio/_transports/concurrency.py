@@ -16,7 +16,7 @@ Callback: TypeAlias = Callable[[], object]
 ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
 
 
-class Wakeup(msgspec.Struct, eq=False):
+class Wakeup(msgspec.Struct, eq=False, gc=False):
     """Wakes the tasks that wait for it, any number of times.
 
     A `trio.lowlevel.ParkingLot` that costs next to nothing while no task waits. The order in which
@@ -50,7 +50,7 @@ class Wakeup(msgspec.Struct, eq=False):
                 trio.lowlevel.reschedule(task)
 
 
-class LightEvent(Wakeup, eq=False):
+class LightEvent(Wakeup, eq=False, gc=True):
     """An event that happens once, like `trio.Event`; functions can be called when it is set."""
 
     _functions: tuple[Callback, ...] | None = ()

@@ -17,7 +17,7 @@ import h11
 import msgspec
 
 from mcp_trio._protocol.http_headers import Headers, HttpRequest, date_at, encoded_headers
-from mcp_trio._protocol.http_requests import RETRY_SECONDS
+from mcp_trio._protocol.http_requests import RETRY_SECONDS, SESSION_ID
 from mcp_trio._protocol.websocket import is_websocket_upgrade
 from mcp_trio._transports.http_response import PLAIN_TEXT_HEADERS, BodyTooLargeError
 
@@ -286,8 +286,15 @@ def encoded_response_headers(
         ValueError: The status is not a final one, a header has characters that would start another
             header, or only the listener may set one of the headers.
     """
-    return b"%b%bdate: %b%b" % (
+    own = b""
+    if headers and headers[0][0] == SESSION_ID:
+        session_id = headers[0][1]
+        if session_id.isascii() and session_id.isprintable():
+            # Not cached, since each session has another one.
+            own, headers = b"mcp-session-id: %b\r\n" % session_id.encode("ascii"), headers[1:]
+    return b"%b%b%bdate: %b%b" % (
         _encoded_response_headers(status, tuple(headers)),
+        own,
         framing,
         date_at(int(time.time())),
         b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n",
