@@ -14,7 +14,6 @@ https://www.rfc-editor.org/rfc/rfc9700 (security)
 """
 
 import base64
-import binascii
 import hmac
 import logging
 import math
@@ -62,6 +61,7 @@ from mcp_trio._auth.metadata import (
 from mcp_trio._auth.oauth_clients import (
     AUTH_METHODS,
     JWT_BEARER,
+    UNAVAILABLE,
     ClientDocuments,
     InvalidClientError,
     OAuthClient,
@@ -124,7 +124,7 @@ _STATUSES: Final[Mapping[str, int]] = {
     "invalid_redirect_uri": 400,
     "invalid_client_metadata": 400,
     "access_denied": 403,
-    "temporarily_unavailable": 503,
+    UNAVAILABLE: 503,
 }
 # No user can correct the credentials of a client, so a page does not ask for them with status 401.
 _PAGE_STATUSES: Final = {**_STATUSES, "invalid_client": 400}
@@ -428,7 +428,7 @@ def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
     scheme, _, encoded = value.partition(" ")
     try:
         text = base64.b64decode(encoded, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not Base64, or not UTF-8
         text = ""
     client_id, colon, secret = text.partition(":")
     if scheme.lower() != "basic" or not colon:
@@ -616,7 +616,7 @@ class AuthorizationServer:
         status = HTTPStatus.TOO_MANY_REQUESTS
         if request.path in PAGES:
             return error_page(text, status=status, headers=[retry])
-        response = error_response(OAuthError("temporarily_unavailable", text), request)
+        response = error_response(OAuthError(UNAVAILABLE, text), request)
         return HttpResponse(status, [*response.headers, retry], response.body)
 
     async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -720,7 +720,9 @@ class AuthorizationServer:
             try:
                 return await self._documents.fetch(client_id)
             except InvalidClientError as error:
-                raise OAuthError("invalid_client", str(error)) from None
+                # A client discards its tokens after `invalid_client`.
+                code = error.code if error.code == UNAVAILABLE else "invalid_client"
+                raise OAuthError(code, str(error)) from None
         found = await self._get(OAuthClient, client_id)
         return None if found is None else found[0]
 
@@ -1084,7 +1086,7 @@ class AuthorizationServer:
             raise OAuthError("invalid_grant", str(error)) from None
         except VerifierUnavailableError:
             text = "the keys of the enterprise cannot be fetched now"
-            raise OAuthError("temporarily_unavailable", text) from None
+            raise OAuthError(UNAVAILABLE, text) from None
         if found.client_id != client.client_id:
             raise OAuthError("invalid_grant", "the assertion is for another client")
         resource = self._resource_in({"resource": found.resource})
@@ -1167,7 +1169,7 @@ class AuthorizationServer:
             raise OAuthError(error.code, str(error)) from None
         count = await self.storage.count(KINDS[OAuthClient], now=now)
         if count >= self.registrations_max:
-            raise OAuthError("temporarily_unavailable", "there are too many registered clients")
+            raise OAuthError(UNAVAILABLE, "there are too many registered clients")
         await self._store(client.client_id, client, seconds=self.unused_seconds)
         return json_response(response, status=HTTPStatus.CREATED)
 

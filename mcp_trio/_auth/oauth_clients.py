@@ -64,11 +64,15 @@ _HIDDEN: Final = re.compile(
 )
 
 
+UNAVAILABLE: Final = "temporarily_unavailable"
+
+
 class InvalidClientError(ValueError):
-    """The metadata of a client are not valid.
+    """The metadata of a client are not valid, or cannot be fetched.
 
     Attributes:
-        code: The error code of RFC 7591, section 3.2.2.
+        code: The error code of RFC 7591, section 3.2.2; `UNAVAILABLE` if the metadata document of
+            the client cannot be fetched now.
     """
 
     def __init__(self, text: str, code: str = "invalid_client_metadata") -> None:
@@ -397,14 +401,15 @@ class ClientDocuments:
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         if isinstance(kept[1], InvalidClientError):
-            raise InvalidClientError(str(kept[1]))
+            raise InvalidClientError(str(kept[1]), kept[1].code)
         return kept[1]
 
     async def _fetch(self, url: str, now: float) -> OAuthClient:
         """Fetch a document within the limits of rate and time, and return its client."""
         host = urlsplit(url).hostname or ""
         if self._buckets.take(host, _RATE_PER_HOST, now):
-            raise InvalidClientError(f"too many metadata documents of {host} were asked for")
+            text = f"too many metadata documents of {host} were asked for"
+            raise InvalidClientError(text, UNAVAILABLE)
         try:
             with trio.fail_after(SECONDS_MAX):
                 async with self._limiter:
@@ -413,9 +418,10 @@ class ClientDocuments:
             text = f"no response within {SECONDS_MAX:g} s"
         except FetchError as error:
             text = error.reason
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is too long
             text = str(error)
-        raise InvalidClientError(f"the client's metadata document cannot be fetched: {text}")
+        text = f"the client's metadata document cannot be fetched: {text}"
+        raise InvalidClientError(text, UNAVAILABLE)
 
     async def _document(self, url: str) -> Mapping[str, Any]:
         address = await self._address_of(url)
@@ -431,9 +437,10 @@ class ClientDocuments:
             extensions={"sni_hostname": parts.hostname},
         )
         if fetched.status != HTTPStatus.OK:
-            raise InvalidClientError(
-                f"the client's metadata document has the HTTP status {fetched.status}"
-            )
+            text = f"the client's metadata document has the HTTP status {fetched.status}"
+            if fetched.status == HTTPStatus.TOO_MANY_REQUESTS or fetched.status // 100 == 5:  # noqa: PLR2004
+                raise InvalidClientError(text, UNAVAILABLE)
+            raise InvalidClientError(text)
         if not is_json_type(fetched.headers.get("content-type")):
             raise InvalidClientError("the client's metadata document is not sent as JSON")
         try:

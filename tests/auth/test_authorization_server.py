@@ -330,6 +330,14 @@ async def test_malformed_token_requests_are_rejected(site, form, problem):
     assert (await site.post("/token", {"client_id": client_id, **form})).problem == problem
 
 
+@pytest.mark.parametrize(
+    "value", ["Bearer x", "Basic x", "Basic \u00fc", "Basic eA==", "Basic /w=="]
+)
+async def test_malformed_credentials_of_a_client_are_rejected(site, value):
+    reply = await site.post("/token", {"grant_type": "refresh_token"}, authorization=value)
+    assert reply.problem == (401, "invalid_client")
+
+
 async def test_bodies_that_are_no_form_are_rejected(site):
     reply = await site.send("POST", "/token", b"{}", content_type="application/json")
     assert reply.problem == (400, "invalid_request")

@@ -133,6 +133,13 @@ async def test_an_invalid_document_is_rejected(respond, text):
         await Web(respond).documents().fetch(URL)
 
 
+@pytest.mark.parametrize("host", [f"{'a' * 64}.example", "a..example"])
+async def test_a_name_that_no_host_can_have_is_rejected(host):
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(sending(DOCUMENT)))
+    with pytest.raises(InvalidClientError, match="cannot be fetched"):
+        await ClientDocuments(http=http).fetch(f"https://{host}/client.json")
+
+
 async def test_a_server_that_does_not_answer_is_given_up(autojump_clock):
     async def never(_request):
         await trio.sleep_forever()
@@ -240,3 +247,23 @@ async def test_a_document_that_cannot_be_fetched_is_an_error_of_the_client():
     assert "not public" in reply.text
     reply = await site.redeem(URL, CHALLENGE.decode())
     assert reply.problem == (401, "invalid_client")
+
+
+@pytest.mark.parametrize("respond", [sending({}, 503), sending({}, 429), sending(b"x" * 20_000)])
+async def test_a_client_keeps_its_tokens_while_its_document_cannot_be_fetched(
+    respond, autojump_clock
+):
+    site = Site.of()
+    web = Web(sending(DOCUMENT))
+    site.server._documents = web.documents()
+    site.server.bind("", [RESOURCE], lambda: ["tool"])
+    tokens = await site.tokens(URL)
+    web.respond = respond
+    await trio.sleep(301)
+    # A client would discard its tokens after `invalid_client`.
+    for _ in range(2):
+        reply = await site.refresh(URL, tokens["refresh_token"])
+        assert reply.problem == (503, "temporarily_unavailable")
+    web.respond = sending(DOCUMENT)
+    await trio.sleep(11)
+    assert (await site.refresh(URL, tokens["refresh_token"])).status == 200
