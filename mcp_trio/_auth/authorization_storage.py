@@ -8,6 +8,7 @@ redeem the same code, one wins.
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ class AuthorizationStorage(Protocol):
 
 # The time for which a statement waits while another process writes to the database.
 _BUSY_SECONDS_MAX: Final = 5.0
+_BUSY_POLL_SECONDS: Final = 0.01
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS record (
@@ -190,7 +192,7 @@ class SqliteStorage:
                 check_same_thread=False,
             )
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
+                _use_write_ahead_log(connection)
                 connection.executescript(_TABLE)
             except BaseException:
                 connection.close()
@@ -198,3 +200,21 @@ class SqliteStorage:
             self._connection = connection
             self._close_once = weakref.finalize(self, connection.close)
         return self._connection
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Set the journal mode of a database, which another process may be doing at the same time.
+
+    For this statement SQLite does not wait, as it does for others.
+    """
+    give_up_at = time.monotonic() + _BUSY_SECONDS_MAX
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() >= give_up_at:
+                raise
+            time.sleep(_BUSY_POLL_SECONDS)
+        else:
+            return

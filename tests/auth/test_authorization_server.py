@@ -912,6 +912,23 @@ def test_a_storage_may_be_closed_during_an_operation(tmp_path):
     assert (process.returncode, process.stderr) == (0, "")
 
 
+async def test_a_database_that_another_process_creates_is_waited_for(tmp_path, nursery):
+    path = tmp_path / "auth.sqlite"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE other (x)")
+    other.execute("BEGIN IMMEDIATE")
+
+    async def commit():
+        await trio.sleep(0.1)
+        other.execute("COMMIT")
+
+    nursery.start_soon(commit)
+    storage = SqliteStorage(path)
+    assert await storage.swap("code", "a", None, b"1", now=0)
+    storage.close()
+    other.close()
+
+
 async def test_processes_share_a_file_that_only_its_owner_can_read(tmp_path):
     path = tmp_path / "auth.sqlite"
     first, second = SqliteStorage(path), SqliteStorage(os.fspath(path))
