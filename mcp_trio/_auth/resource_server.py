@@ -68,6 +68,9 @@ _CERTIFICATES_NEEDED: Final = (
 
 _CREDENTIALS: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) +([!-~]+)")
 
+# The characters that an `error_description` must not have (RFC 6750, section 3).
+_NOT_IN_DESCRIPTION: Final = re.compile(r"[^ !#-\[\]-~]")
+
 # OpenID Connect has this scope for refresh tokens, which a resource server never sees:
 # https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
 _OFFLINE_ACCESS: Final = "offline_access"
@@ -301,6 +304,8 @@ class ProtectedResource:
         # the request; RFC 9728, section 5.1, allows any URL in a challenge.
         origin, prefix = self._origin_and_prefix(request)
         metadata_url = f"{origin}{prefix}{self.metadata_paths[0]}"
+        if description is not None:
+            description = _NOT_IN_DESCRIPTION.sub("?", description.replace('"', "'"))
         parameters = {
             "error": error,
             "error_description": description,

@@ -610,6 +610,20 @@ async def test_a_class_with_one_method_is_enough(open_site):
         assert answer.status == status
 
 
+async def test_the_reason_of_a_verifier_may_have_any_characters(open_site):
+    class Verifier:
+        async def verify(self, _token):
+            raise InvalidTokenError('läuft "aus" – neu\nanmelden \\')
+
+    site = await open_site(notes(ResourceServer(Verifier())))
+    answer = await site.ask_stateless(call("whoami"), Authorization="Bearer x")
+    assert answer.status == 401
+    # RFC 6750, section 3
+    description = challenge_of(answer).parameters["error_description"]
+    assert description == "l?uft 'aus' ? neu?anmelden ?"
+    assert 'läuft "aus" – neu\nanmelden \\' in answer.json["error"]["message"]
+
+
 async def test_a_function_of_the_request_is_enough(open_site):
     async def from_gateway(request):
         return request.header("x-user")
