@@ -237,7 +237,7 @@ class BearerAuth(_TrioAuth):
     """Sends a token that the program has; reads it again when the server rejects it."""
 
     def __init__(self, server: str, bearer: Bearer) -> None:
-        self._server = server
+        self._server = without_user(server)
         self._bearer = bearer
 
     async def async_auth_flow(

@@ -131,9 +131,16 @@ def origin_of(url: str) -> str:
 
 
 def without_user(url: str) -> str:
-    """Return a URL without its user, password and fragment."""
-    parts = urlsplit(url)
-    return f"{origin_of(url)}{parts.path}{f'?{parts.query}' if parts.query else ''}"
+    """Return the URL of a server as requests have it, but without its user, password and fragment.
+
+    Requests have no default port, and other characters than ASCII are encoded.
+
+    Raises:
+        ValueError: It is not an HTTP URL.
+    """
+    from mcp_trio._transports.http_client_requests import parsed_url
+
+    return str(parsed_url(url).copy_with(userinfo=b"", fragment=None))
 
 
 def with_query(url: str, parameters: Mapping[str, str]) -> str:

@@ -50,13 +50,18 @@ def stored_login(url: str) -> "OAuth | None":
     """Return the login for a server at a URL, to be used without asking; None if there is none.
 
     Raises:
+        click.UsageError: The URL is invalid.
         ConfigError: The file with the token cannot be used.
     """
     from mcp_trio._auth.token_store import read_tokens
     from mcp_trio._auth.urls import without_user
 
+    try:
+        server = without_user(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     for store in token_stores().values():
-        if read_tokens(store, without_user(url)) is not None:
+        if read_tokens(store, server) is not None:
             from mcp_trio._auth.credentials import OAuth
 
             return OAuth(store=store, interactive=False)
@@ -71,9 +76,17 @@ def with_login_hint(error: AuthorizationError, url: str) -> AuthorizationError:
 
 
 def _server(_: click.Context, __: click.Parameter, url: str | None) -> str | None:
-    if url is not None and not (is_url(url) and url.lower().startswith(_SCHEMES)):
+    """Return the URL of a server as the stores of tokens have it."""
+    if url is None:
+        return None
+    if not (is_url(url) and url.lower().startswith(_SCHEMES)):
         raise click.BadParameter("a login needs a server at an http(s):// URL")
-    return url
+    from mcp_trio._auth.urls import without_user
+
+    try:
+        return without_user(url)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 _server_argument: Final = click.argument("server", metavar="SERVER", callback=_server)
@@ -145,9 +158,7 @@ def login_command(
         write_client,
         write_tokens,
     )
-    from mcp_trio._auth.urls import without_user
 
-    server = without_user(server)
     store: TokenStore = KeyringTokenStore() if keyring else FileTokenStore()
     # The stored token, if there is one, stays until the login has succeeded.
     memory = MemoryTokenStore()
@@ -279,9 +290,8 @@ def logout_command(server: str, *, local: bool) -> None:
     from mcp_trio._auth.credentials import OAuth
     from mcp_trio._auth.http_auth import log_out
     from mcp_trio._auth.token_store import remove_tokens
-    from mcp_trio._auth.urls import without_user
 
-    server, is_removed, note = without_user(server), False, ""
+    is_removed, note = False, ""
     for store in token_stores().values():
         if local:
             is_removed |= remove_tokens(store, server)[0]

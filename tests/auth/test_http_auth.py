@@ -67,6 +67,24 @@ async def test_a_user_logs_in_once_and_every_request_has_the_token(servers):
     assert set(others) == {"Bearer access-token-3"}
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://mcp.example:443/mcp", SERVER),
+        ("https://user:password@MCP.example/mcp#x", SERVER),
+        ("https://b\u00fccher.example/mcp", "https://xn--bcher-kva.example/mcp"),
+    ],
+)
+async def test_the_url_of_a_server_may_be_written_in_another_way(servers, given, sent):
+    servers.server = sent
+    auth = http_auth(given, servers.oauth(), http=servers.http())
+    async with servers.http(auth=auth) as http:
+        assert (await http.post(given, json=CALL)).status_code == 200
+    (token,) = servers.tokens
+    async with servers.http(auth=http_auth(given, Bearer(token))) as http:
+        assert (await http.post(given, json=CALL)).status_code == 200
+
+
 @pytest.mark.requirement("AUTH-01")
 async def test_a_server_that_requires_no_token_gets_none(servers):
     servers.tokens[""] = set()

@@ -208,6 +208,8 @@ def test_a_file_that_others_can_read_is_not_used(invoke, fake, browser, state):
         (("login", "server.py"), "http(s):// URL"),
         (("login", "ws://127.0.0.1:1/"), "http(s):// URL"),
         (("logout", "unix:/run/x"), "http(s):// URL"),
+        (("login", "https://[::1/mcp"), "the URL is invalid"),
+        (("logout", "https://[::1/mcp"), "the URL is invalid"),
         (("login", "http://127.0.0.1:1/mcp", "--scope", "a b"), "not a valid scope"),
         (("login", "http://127.0.0.1:1/mcp", "--metadata-url", "x"), "metadata_url="),
     ],
@@ -216,6 +218,11 @@ def test_wrong_usage_of_auth_exits_with_status_2(invoke, arguments, text):
     shown = invoke("auth", *arguments)
     assert shown.exit_code == 2
     assert text in shown.stderr
+
+
+def test_a_command_with_an_invalid_url_exits_with_status_2(invoke):
+    shown = invoke("call", "https://[::1/mcp", "tool")
+    assert (shown.exit_code, "the URL is invalid" in shown.stderr) == (2, True)
 
 
 def test_auth_status_shows_when_each_token_expires(invoke, state):
