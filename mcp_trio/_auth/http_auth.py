@@ -319,9 +319,10 @@ class ProofKey:
 class _SharedFlow:
     """A running flow, whose token or error all requests of the client wait for.
 
-    `waiting` is the number of these requests.
+    `event` is its first event, and `waiting` is the number of these requests.
     """
 
+    event: Event
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
     waiting: int = attrs.field(default=0, init=False)
@@ -347,6 +348,8 @@ class ServerAuth(_TrioAuth):
     _settings: FlowSettings = attrs.field(init=False)
     _tokens: TokenSet | None = attrs.field(default=None, init=False)
     _is_loaded: bool = attrs.field(default=False, init=False)
+    # The token whose renewal has failed.
+    _not_renewed: TokenSet | None = attrs.field(default=None, init=False)
     _shared_flow: _SharedFlow | None = attrs.field(default=None, init=False)
     _proof_key: ProofKey | None = attrs.field(default=None, init=False)
 
@@ -430,17 +433,22 @@ class ServerAuth(_TrioAuth):
     async def _usable_tokens(self) -> TokenSet | None:
         """Return the token, renewed if it expires soon; None if there is none yet."""
         if not self._is_loaded:
-            self._tokens = await self._load()
-            self._is_loaded = True
+            loaded = await self._load()
+            if not self._is_loaded:  # another request may have loaded it meanwhile
+                self._tokens, self._is_loaded = loaded, True
         tokens = self._tokens
         if tokens is None or tokens.renew_at is None or self.wall_clock() < tokens.renew_at:
             return tokens
         if self._settings.grant == "authorization_code" and tokens.refresh_token is None:
             return tokens
+        if tokens is self._not_renewed:
+            return tokens
         try:
             return await self._new_tokens(tokens, Expiring())
         except AuthorizationError as error:
             # It is valid for some time yet; then the server rejects it, which starts a new flow.
+            # Until then, no request waits for another attempt.
+            self._not_renewed = tokens
             logger.info("the token for %s was not renewed: %s", origin_of(self.server), error)
             return tokens
 
@@ -464,33 +472,33 @@ class ServerAuth(_TrioAuth):
                 return self._tokens
             shared = self._shared_flow
             if shared is None:
-                shared = self._shared_flow = _SharedFlow()
+                shared = self._shared_flow = _SharedFlow(event)
                 trio.lowlevel.spawn_system_task(
-                    self._run_shared_flow, shared, rejected, event, context=copy_context()
+                    self._run_shared_flow, shared, rejected, context=copy_context()
                 )
-            if not shared.scope.cancel_called:
-                break
-            # All requests that waited for this flow were cancelled: another one follows its end.
-            await shared.done.wait()
-        shared.waiting += 1
-        try:
-            await shared.done.wait()
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting:
-                shared.scope.cancel()
-        if isinstance(shared.result, AuthorizationError):
+            if shared.scope.cancel_called:
+                # All requests that waited for this flow were cancelled: another one follows it.
+                await shared.done.wait()
+                continue
+            shared.waiting += 1
+            try:
+                await shared.done.wait()
+            finally:
+                shared.waiting -= 1
+                if not shared.waiting:
+                    shared.scope.cancel()
+            if isinstance(shared.result, TokenSet):
+                return shared.result
+            if isinstance(shared.event, Expiring) and isinstance(event, Challenged):
+                continue  # The renewal has failed; but a flow for the challenge may log in.
             error = AuthorizationError(shared.result.reason, code=shared.result.code)
             raise error from shared.result.__cause__
-        return shared.result
 
-    async def _run_shared_flow(
-        self, shared: _SharedFlow, rejected: TokenSet | None, event: Event
-    ) -> None:
+    async def _run_shared_flow(self, shared: _SharedFlow, rejected: TokenSet | None) -> None:
         """Get a token in a system task, which no exception may leave."""
         try:
             with shared.scope:
-                shared.result = self._tokens = await self._get_tokens(rejected, event)
+                shared.result = self._tokens = await self._get_tokens(rejected, shared.event)
         except AuthorizationError as error:
             shared.result = error
         except Exception as error:

@@ -118,6 +118,73 @@ async def test_requests_that_wait_share_one_refresh_before_the_token_expires(ser
     assert servers.authorizations().count(None) == 1
 
 
+async def test_a_stored_token_that_is_rejected_is_refreshed_once_for_the_first_requests(
+    servers, tmp_path
+):
+    oauth = servers.oauth(store=FileTokenStore(tmp_path))
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        await call(http)
+    servers.expire()
+    replies = []
+    async with servers.http(auth=servers.auth(oauth)) as http:
+
+        async def call_and_note():
+            replies.append((await call(http)).status_code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(call_and_note)
+    assert replies == [200] * 5
+    assert (servers.logins, servers.refreshes) == (1, 1)
+
+
+async def test_requests_do_not_wait_for_a_renewal_that_has_failed(servers, autojump_clock):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.now += 3600 - 30
+        servers.token_delay = 1000
+        started = trio.current_time()
+        for _ in range(5):
+            assert (await call(http)).status_code == 200
+        assert trio.current_time() - started == AuthorizationLimits().request_seconds
+        servers.token_delay = 0
+        servers.expire()
+        assert (await call(http)).status_code == 200
+    assert (servers.logins, servers.refreshes) == (1, 1)
+
+
+async def test_a_request_that_is_rejected_during_a_failing_renewal_logs_in(servers, autojump_clock):
+    tokens_are_revoked = trio.Event()
+
+    class SlowServers(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            if request.url.path == "/mcp" and not tokens_are_revoked.is_set():
+                await tokens_are_revoked.wait()
+                await trio.sleep(0.5)  # The renewal begins.
+            return await servers.handle_async_request(request)
+
+    auth = servers.auth()
+    async with servers.http(auth=auth) as http:
+        await call(http)
+    async with httpx2.AsyncClient(transport=SlowServers(), auth=auth) as http:
+        replies = []
+
+        async def call_and_note():
+            replies.append((await call(http)).status_code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call_and_note)
+            await trio.testing.wait_all_tasks_blocked()
+            servers.expire()
+            servers.refresh_tokens.clear()
+            servers.now += 3600 - 30
+            servers.token_delay = 1
+            tokens_are_revoked.set()
+            nursery.start_soon(call_and_note)
+    assert replies == [200, 200]
+    assert servers.logins == 2
+
+
 @pytest.mark.requirement("TRAP-122", "TRAP-123", "AUTH-17")
 async def test_a_token_that_is_rejected_is_refreshed_once(servers):
     async with servers.http(auth=servers.auth()) as http:
