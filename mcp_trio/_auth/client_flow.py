@@ -25,7 +25,7 @@ import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import attrs
@@ -443,7 +443,13 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _REDIRECTS_MAX: Final = 3
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
 _TEXT_CHARS_MAX: Final = 300
-_AUTH_METHODS: Final[Mapping[str, AuthMethod]] = {name: name for name in get_args(AuthMethod)}
+# The methods of a client that is registered here, the preferred one first: a program on a user's
+# computer cannot keep a secret, and has no key that the server knows.
+_REGISTERED_METHODS: Final[Sequence[AuthMethod]] = (
+    "none",
+    "client_secret_basic",
+    "client_secret_post",
+)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -842,11 +848,9 @@ class ClientFlow:
             body=msgspec.json.encode(document),
         )
 
-    def _method_to_register(self) -> str:
+    def _method_to_register(self) -> AuthMethod:
         methods = self._metadata.token_endpoint_auth_methods_supported or ()
-        # A program on a user's computer cannot keep a secret.
-        preferred = ("none", "client_secret_basic", "client_secret_post")
-        return next((each for each in preferred if each in methods), "none")
+        return next((each for each in _REGISTERED_METHODS if each in methods), "none")
 
     def _take_registration(self, response: ResponseReceived, _now: float) -> Outcome:
         if response.status // 100 != 2:  # noqa: PLR2004
@@ -868,7 +872,7 @@ class ClientFlow:
             client_id=registered.client_id,
             client_secret=registered.client_secret,
             secret_expires_at=registered.client_secret_expires_at or 0,
-            auth_method=_AUTH_METHODS.get(method),
+            auth_method=next((each for each in _REGISTERED_METHODS if each == method), None),
             redirect_uri=self._redirect_uri,
         )
         self._to_store.append(StoreClient(self._client))

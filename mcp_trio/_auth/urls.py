@@ -145,7 +145,7 @@ def without_user(url: str) -> str:
 
 def with_query(url: str, parameters: Mapping[str, str]) -> str:
     """Return a URL with more parameters at the end of its query."""
-    separator = "&" if urlsplit(url).query else "?"
+    separator = "" if url.endswith(("?", "&")) else "&" if "?" in url else "?"
     return f"{url}{separator}{urlencode(parameters, quote_via=quote)}"
 
 

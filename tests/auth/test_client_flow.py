@@ -781,6 +781,12 @@ def test_a_secret_that_was_not_asked_for_is_used():
     assert tokens.client.secret_expires_at == NOW + 9
 
 
+def test_a_method_for_which_a_registered_client_has_no_key_is_not_used():
+    registered = {"client_id": "x", "token_endpoint_auth_method": "private_key_jwt"}
+    tokens = Conversation({REGISTER_URL: answer(registered, 201)}).run()
+    assert tokens.client.auth_method is None
+
+
 @pytest.mark.requirement("AUTH-42")
 def test_the_secret_of_a_given_client_is_not_stored_with_the_token():
     settings = FlowSettings(client=client(client_secret="s"))

@@ -1,5 +1,7 @@
 """The discovery of an authorization server: challenges, metadata documents, and where they are."""
 
+from urllib.parse import parse_qsl, urlsplit
+
 import httpx2
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from mcp_trio._auth.metadata import (
     authorization_server_urls,
     protected_resource_urls,
 )
+from mcp_trio._auth.urls import with_query
 from mcp_trio.auth import AuthorizationServerMetadata
 
 # Metadata documents.
@@ -73,6 +76,13 @@ def test_the_urls_of_protected_resource_metadata(resource, expected):
 def test_the_urls_of_authorization_server_metadata(issuer, expected):
     assert authorization_server_urls(issuer) == expected
     assert authorization_server_urls(f"{issuer}/") == expected
+
+
+@pytest.mark.parametrize("url", ["https://a/x", "https://a/x?", "https://a/x?c=d", "https://a/x?&"])
+def test_parameters_are_added_to_a_url(url):
+    found = parse_qsl(urlsplit(with_query(url, {"q": "a b", "r": "&"})).query)
+    assert found[-2:] == [("q", "a b"), ("r", "&")]
+    assert found[:-2] == parse_qsl(urlsplit(url).query)
 
 
 def test_a_document_has_only_the_members_that_are_given():
