@@ -20,7 +20,7 @@ from mcp_trio._auth.client_flow import (
     FlowSettings,
 )
 from mcp_trio._auth.token_store import FileTokenStore, MemoryTokenStore, TokenStore
-from mcp_trio._auth.urls import UrlError, is_loopback_host, split_url
+from mcp_trio._auth.urls import UrlError, is_loopback_host, literal_address, split_url
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio.errors import AuthorizationError
 
@@ -46,6 +46,18 @@ def _optional_scopes(scopes: Collection[str] | None) -> tuple[str, ...] | None:
     return None if scopes is None else checked_scopes(scopes)
 
 
+def _trusted_hosts(hosts: Collection[str]) -> Collection[str]:
+    if isinstance(hosts, str):
+        raise TypeError(f"trusted_hosts= is a set of strings: write {{{hosts!r}}}")
+    found = frozenset(each.lower() for each in hosts)
+    for each in found:
+        if literal_address(each) is None and urlsplit(f"//{each}").hostname != each:
+            raise ValueError(
+                f"trusted_hosts= has names and addresses, without a scheme and a port: not {each!r}"
+            )
+    return found
+
+
 def _check_url(_instance: object, attribute: "attrs.Attribute[Any]", url: str | None) -> None:
     if url is not None:
         try:
@@ -60,7 +72,8 @@ async def open_browser(url: str) -> None:
     Raises:
         AuthorizationError: No browser can be opened.
     """
-    if not await trio.to_thread.run_sync(webbrowser.open, url):
+    # A browser for terminals runs until the user ends it.
+    if not await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True):
         raise AuthorizationError("no browser can be opened here: pass on_authorize=")
 
 
@@ -132,7 +145,7 @@ class OAuth:
     store: TokenStore = attrs.field(factory=FileTokenStore, repr=False)
     interactive: bool = True
     assume_pkce: bool = False
-    trusted_hosts: Collection[str] = ()
+    trusted_hosts: Collection[str] = attrs.field(default=(), converter=_trusted_hosts)
 
     def __attrs_post_init__(self) -> None:
         if self.client_secret is not None and self.client_id is None:
@@ -203,7 +216,7 @@ class ClientCredentials:
     issuer: str | None = attrs.field(default=None, validator=_check_url)
     scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
-    trusted_hosts: Collection[str] = ()
+    trusted_hosts: Collection[str] = attrs.field(default=(), converter=_trusted_hosts)
 
     def __attrs_post_init__(self) -> None:
         if (self.secret is None) is (self.private_key is None):
@@ -298,7 +311,7 @@ class EnterpriseManaged:
     issuer: str | None = attrs.field(default=None, validator=_check_url)
     scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
-    trusted_hosts: Collection[str] = ()
+    trusted_hosts: Collection[str] = attrs.field(default=(), converter=_trusted_hosts)
 
     def flow_settings(self) -> FlowSettings:
         """Return the settings of the flow."""
@@ -341,7 +354,7 @@ class WorkloadIdentity:
     issuer: str | None = attrs.field(default=None, validator=_check_url)
     scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
-    trusted_hosts: Collection[str] = ()
+    trusted_hosts: Collection[str] = attrs.field(default=(), converter=_trusted_hosts)
 
     def flow_settings(self) -> FlowSettings:
         """Return the settings of the flow."""
@@ -381,7 +394,7 @@ class TokenExchange:
     issuer: str | None = attrs.field(default=None, validator=_check_url)
     scopes: Sequence[str] | None = attrs.field(default=None, converter=_optional_scopes)
     store: TokenStore = attrs.field(factory=MemoryTokenStore, repr=False)
-    trusted_hosts: Collection[str] = ()
+    trusted_hosts: Collection[str] = attrs.field(default=(), converter=_trusted_hosts)
 
     def flow_settings(self) -> FlowSettings:
         """Return the settings of the flow."""

@@ -80,7 +80,7 @@ from mcp_trio._transports.http_client_requests import (
     parsed_url,
 )
 from mcp_trio._transports.http_libraries import converted_auth, errors_converted_to, library_of
-from mcp_trio.errors import AuthorizationError, ConfigError
+from mcp_trio.errors import AuthorizationError
 from mcp_trio.limits import DEFAULT_LIMITS, AuthorizationLimits, Limits
 
 if TYPE_CHECKING:
@@ -793,10 +793,9 @@ class _Driver:
         with trio.CancelScope(shield=True):
             try:
                 await in_store(self.auth.credentials.store, write, value)
-            except (OSError, ConfigError) as error:
-                logger.warning(
-                    "the token for %s is not stored: %s", origin_of(self.flow.server), error
-                )
+            except Exception as error:  # stores have errors of their own, such as those of keyring
+                text = "the token for %s is not stored: %s"
+                logger.warning(text, origin_of(self.flow.server), text_with_cause(error))
 
     # HTTP requests
 

@@ -170,6 +170,21 @@ async def test_a_browser_is_opened_without_a_shell(monkeypatch, tmp_path):
     assert all(isinstance(command, list) for command, _ in started)
 
 
+async def test_a_browser_that_runs_on_does_not_delay_the_end_of_a_login(monkeypatch):
+    from mcp_trio.auth import open_browser
+
+    is_closed = threading.Event()
+    monkeypatch.setattr("webbrowser.open", lambda _url: is_closed.wait(10))
+    started = trio.current_time()
+    try:
+        with trio.move_on_after(0.1) as scope:
+            await open_browser("https://login.example/")
+    finally:
+        is_closed.set()
+    assert scope.cancelled_caught
+    assert trio.current_time() - started < 5
+
+
 @pytest.mark.requirement("SEC-03")
 @pytest.mark.parametrize(
     "answers",

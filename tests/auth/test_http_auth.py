@@ -528,14 +528,19 @@ async def test_a_server_that_another_process_logs_in_to_is_waited_for(servers, a
         assert "another process logs in" in await refused(http)
 
 
-async def test_a_store_that_cannot_be_written_is_reported_and_the_token_used(servers, caplog):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("the keyring is locked")]
+)
+async def test_a_store_that_cannot_be_written_is_reported_and_the_token_used(
+    servers, caplog, error
+):
     class Full(MemoryTokenStore):
         def write(self, *_arguments):
-            raise OSError(28, "No space left on device")
+            raise error
 
     async with servers.http(auth=servers.auth(servers.oauth(store=Full()))) as http:
         assert (await call(http)).status_code == 200
-    assert "No space left on device" in caplog.text
+    assert error.args[-1] in caplog.text
 
 
 # Users
@@ -1033,6 +1038,8 @@ async def on_authorize(_url):
         ({"redirect": "myapp:callback"}, "redirect= is not an http"),
         ({"issuer": "login.example"}, "issuer= is not an http"),
         ({"scopes": ["a b"]}, "not a valid scope"),
+        ({"trusted_hosts": ["https://login.corp"]}, "without a scheme and a port"),
+        ({"trusted_hosts": ["login.corp:8443"]}, "without a scheme and a port"),
     ],
 )
 def test_a_login_that_cannot_work_is_refused_at_once(options, text):
@@ -1043,6 +1050,14 @@ def test_a_login_that_cannot_work_is_refused_at_once(options, text):
 def test_scopes_are_no_string():
     with pytest.raises(TypeError, match="scopes are a set of strings"):
         OAuth(scopes="a b")
+
+
+def test_trusted_hosts_are_no_string():
+    with pytest.raises(TypeError, match="trusted_hosts= is a set of strings"):
+        ClientCredentials(client_id="bot", secret="s", trusted_hosts="login.corp")
+    hosts = ["Login.corp", "10.0.0.1", "::1"]
+    settings = OAuth(trusted_hosts=hosts).flow_settings()
+    assert settings.trusted_hosts == {"login.corp", "10.0.0.1", "::1"}
 
 
 @pytest.mark.parametrize("redirect", ["http://127.0.0.1:1/a", "http://localhost/a", None])
