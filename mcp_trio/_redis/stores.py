@@ -23,7 +23,7 @@ from coredis import PureToken, Redis
 
 from mcp_trio._protocol.shares import Rate
 from mcp_trio._protocol.stores import MemoryEventStore
-from mcp_trio._redis.connection import RedisConnection, open_connection
+from mcp_trio._redis.connection import RedisConnection, expiry_of, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio._server.instances import StoreUnavailableError
@@ -39,7 +39,6 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 _CHANGES_MAX: Final = 1000
 _NAME_BYTES: Final = 8
-_MILLISECONDS: Final = 1000
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _decode_ids: Final = msgspec.msgpack.Decoder(list[RequestId]).decode
@@ -263,11 +262,11 @@ class RedisStates:
             RequestError: Redis does not answer (server busy).
         """
         redis_key = self._stores.connection.key("state", key)
-        mark, expiry = secrets.token_bytes(_NAME_BYTES), int(seconds * _MILLISECONDS)
+        mark, expiry = secrets.token_bytes(_NAME_BYTES), expiry_of(seconds)
 
         async def take(redis: Redis[bytes]) -> bool:
             # If the command is sent twice, the mark shows that this call has set it the first time.
-            is_new = await redis.set(redis_key, mark, condition=PureToken.NX, px=expiry)
+            is_new = await redis.set(redis_key, mark, condition=PureToken.NX, ex=expiry)
             return bool(is_new) or await redis.get(redis_key) == mark
 
         return await self._call(take)
@@ -275,9 +274,8 @@ class RedisStates:
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
         """Keep the result of the retry that used a state; unless Redis is unavailable."""
         redis_key = self._stores.connection.key("reply", key)
-        expiry = int(seconds * _MILLISECONDS)
         self._stores.connection.post(
-            lambda pipeline: pipeline.set(redis_key, reply, px=expiry), size=len(reply)
+            lambda pipeline: pipeline.set(redis_key, reply, ex=expiry_of(seconds)), size=len(reply)
         )
         await self._stores.connection.settle()
 

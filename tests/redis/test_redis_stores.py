@@ -217,6 +217,16 @@ async def test_sessions_that_never_expire_are_stored(redis):
             assert await client.ttl("harbour:session:a") > 10**8
 
 
+@pytest.mark.parametrize("seconds", [math.inf, 0.0001])
+async def test_states_may_be_kept_for_ever_or_for_a_moment(stores_of, seconds):
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        assert await stores.states.take("a", seconds=seconds, client=1)
+        await stores.states.keep("a", b"{}", seconds=seconds)
+        assert await stores.states.kept("a") == b"{}"
+        assert not await stores.states.take("a", seconds=seconds, client=1)
+
+
 async def test_states_need_open_stores(stores_of):
     with pytest.raises(RuntimeError, match="stores="):
         await stores_of().states.kept("a")
