@@ -165,9 +165,11 @@ def protected_resource(
         raise ValueError("give either token= or Server(auth=…), not both")
     resources = [auth.resource] if auth.resource is not None else []
     if not resources:
-        scheme = "https" if is_tls else "http"
-        hosts = dict.fromkeys((name, port) for host, port in bound for name in _url_hosts(host))
-        resources = [f"{scheme}://{netloc(name, port)}{path}" for name, port in hosts]
+        scheme, default_port = ("https", ":443") if is_tls else ("http", ":80")
+        names = (netloc(name, port) for host, port in bound for name in _url_hosts(host))
+        # Clients leave out the default port, in `Host` and in the audience of their tokens.
+        hosts = dict.fromkeys(name.removesuffix(default_port) for name in names)
+        resources = [f"{scheme}://{host}{path}" for host in hosts]
     if auth.issuers and not resources:
         raise ValueError(
             "the public URL of the server is not known: give"

@@ -16,6 +16,7 @@ from mcp_trio._auth.authorization_server import Grant
 from mcp_trio._auth.challenges import parse_challenges
 from mcp_trio._auth.verification import ALGORITHMS
 from mcp_trio._server.http_serve import app_of
+from mcp_trio._server.sockets import protected_resource
 from mcp_trio.auth import (
     AccessDenied,
     AuthInfo,
@@ -311,6 +312,27 @@ async def test_an_unknown_public_url_is_an_error(setting):
         await notes(setting).asgi()._running()
     with pytest.raises(ValueError, match="public URL"):
         await notes(setting).serve_http(host="0.0.0.0", port=0)
+
+
+@pytest.mark.parametrize(
+    ("is_tls", "port", "resource"),
+    [
+        (False, 80, "http://server.example/mcp"),
+        (True, 443, "https://server.example/mcp"),
+        (True, 80, "https://server.example:80/mcp"),
+    ],
+)
+def test_the_resource_has_no_default_port(issuer, is_tls, port, resource):
+    found = protected_resource(
+        protected(issuer, resource=None),
+        None,
+        path="/mcp",
+        bound=[("server.example", port)],
+        is_tls=is_tls,
+        has_certificates=False,
+        scopes=tuple,
+    )
+    assert found.resources == [resource]
 
 
 async def test_tokens_without_an_issuer_have_no_metadata(open_site):
