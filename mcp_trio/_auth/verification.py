@@ -599,7 +599,7 @@ class DPoP:
             claims = jwt.decode(proof, key, registry=registry).claims
         except (JoseError, ValueError, TypeError, KeyError, RecursionError, Warning) as error:
             raise InvalidProofError("the proof is not signed by the key that it has") from error
-        if not hmac.compare_digest(key.thumbprint(), thumbprint):
+        if not hmac.compare_digest(key.thumbprint().encode(), thumbprint.encode()):
             raise InvalidProofError("the token is bound to another key")
         issued_at, proof_id = claims.get("iat"), claims.get("jti")
         now = self.now()
@@ -610,13 +610,17 @@ class DPoP:
             raise InvalidProofError("the proof is for another URL")
         if claims.get("ath") != sha256_base64url(token.encode("ascii")):
             raise InvalidProofError("the proof is for another token")
-        if not isinstance(issued_at, int | float) or not abs(now - issued_at) <= self.seconds_max:
+        # Compared without arithmetic, as an integer in JSON may be too large for a float.
+        if not (
+            _is_time(issued_at) and now - self.seconds_max <= issued_at <= now + self.seconds_max
+        ):
             raise InvalidProofError("the proof is too old, or from the future")
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _PROOF_ID_CHARS_MAX:
             raise InvalidProofError("the proof has no jti")
         if self.uses_nonces and not self._is_valid_nonce(claims.get("nonce")):
             raise NonceNeededError("the proof needs a nonce")
-        proof_hash = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
+        # JSON may have lone surrogates.
+        proof_hash = hashlib.sha256(f"{thumbprint} {proof_id}".encode(errors="surrogatepass"))
         self._remember(proof_hash.digest(), now)
         if self.store is not None:
             key, seconds = f"proof {proof_hash.hexdigest()}", 2 * self.seconds_max

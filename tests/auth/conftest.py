@@ -2,11 +2,12 @@
 
 import base64
 import hashlib
+import json
 import secrets
 
 import httpx2
 import pytest
-from joserfc import jwk, jwt
+from joserfc import jwk, jws, jwt
 
 NOW = 1_800_000_000
 ISSUER = "https://issuer.example"
@@ -97,7 +98,7 @@ def proof_of(key, *, token="abc", typ="dpop+jwt", algorithm="ES256", public=None
     claims = {name: value for name, value in claims.items() if value is not None}
     public = key.as_dict(private=False) if public is None else public
     header = {"alg": algorithm, "typ": typ, "jwk": public}
-    return jwt.encode(header, claims, key, algorithms=[algorithm], default_type=None)
+    return jws.serialize_compact(header, json.dumps(claims).encode(), key, algorithms=[algorithm])
 
 
 @pytest.fixture

@@ -486,6 +486,7 @@ async def check(dpop, proof, *, key=KEY):
         {"iat": NOW - 60},
         {"iat": NOW + 60},
         {"htu": "https://SERVER.example:443/mcp?x=1#y"},
+        {"jti": "\ud800"},
     ],
 )
 async def test_a_proof_is_accepted(clock, claims):
@@ -508,6 +509,9 @@ async def test_a_proof_is_accepted(clock, claims):
         ({"iat": NOW - 61}, "too old"),
         ({"iat": NOW + 61}, "future"),
         ({"iat": None}, "too old"),
+        ({"iat": 10**400}, "future"),
+        ({"iat": float("nan")}, "too old"),
+        ({"iat": True}, "too old"),
         ({"jti": None}, "no jti"),
         ({"jti": "x" * 257}, "no jti"),
         ({"public": OTHER.as_dict(private=False)}, "not signed"),
@@ -517,6 +521,7 @@ async def test_a_proof_is_accepted(clock, claims):
     ],
 )
 async def test_another_proof_is_rejected(clock, change, reason):
+    clock.seconds = float(NOW)
     with pytest.raises(InvalidProofError, match=reason):
         await check(DPoP(now=clock), proof_of(KEY, **change))
 
@@ -525,6 +530,9 @@ async def test_another_proof_is_rejected(clock, change, reason):
 async def test_a_proof_by_another_key_is_rejected(clock):
     with pytest.raises(InvalidProofError, match="another key"):
         await check(DPoP(now=clock), proof_of(OTHER))
+    target = {"method": "POST", "url": RESOURCE, "token": "abc"}
+    with pytest.raises(InvalidProofError, match="another key"):
+        await DPoP(now=clock).check(proof_of(KEY), **target, thumbprint="\u00e9")
     for junk in ("", "a.b.c", "ä.b.c", f"{NESTED}.e30.AA"):
         with pytest.raises(InvalidProofError, match="not signed"):
             await check(DPoP(now=clock), junk)
