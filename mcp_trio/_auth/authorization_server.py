@@ -71,7 +71,12 @@ from mcp_trio._auth.oauth_clients import (
 )
 from mcp_trio._auth.provider_tokens import ProviderError
 from mcp_trio._auth.urls import with_query
-from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims, check_claims
+from mcp_trio._auth.verification import (
+    InvalidTokenError,
+    auth_of_claims,
+    check_claims,
+    checked_subject,
+)
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
 from mcp_trio._protocol.security import LOOPBACK, sha256_base64url
@@ -777,7 +782,10 @@ class AuthorizationServer:
         if isinstance(self.login, IdentityProvider):
             return await self.login.session(request)
         user = await self.login(request)
-        return LoginSession(subject=user) if isinstance(user, str) else user
+        if isinstance(user, HttpResponse):
+            return user
+        subject = checked_subject(user, "login=")
+        return None if subject is None else LoginSession(subject=subject)
 
     def _valid_request(
         self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]

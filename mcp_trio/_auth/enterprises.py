@@ -16,7 +16,12 @@ import msgspec
 
 from mcp_trio._auth.fetching import Fetcher
 from mcp_trio._auth.issuers import Issuer
-from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by_issuer
+from mcp_trio._auth.verification import (
+    ALGORITHMS,
+    checked_subject,
+    jws_registry,
+    signed_by_issuer,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -127,7 +132,7 @@ class Enterprise:
         subject = f"{self.issuer}|{claims.sub}"
         if self.subject_of is not None:
             try:
-                found = self.subject_of(token.claims)
+                found = checked_subject(self.subject_of(token.claims), "subject_of=")
             except KeyError as error:
                 raise InvalidAssertionError(f"the assertion has no claim {error}") from None
             if found is None:

@@ -36,7 +36,12 @@ from mcp_trio._auth.provider_tokens import (
     token_auth,
 )
 from mcp_trio._auth.urls import with_query
-from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by_issuer
+from mcp_trio._auth.verification import (
+    ALGORITHMS,
+    checked_subject,
+    jws_registry,
+    signed_by_issuer,
+)
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import sha256_base64url
@@ -254,7 +259,7 @@ class IdentityProvider:
         response = await self._redeem(metadata, form)
         claims = await self._claims(metadata, response, pending.nonce)
         try:
-            subject = self.subject_of(claims)
+            subject = checked_subject(self.subject_of(claims), "subject_of=")
         except KeyError as error:
             raise ProviderError(f"the provider has sent no claim {error} of the user") from None
         if subject is None:

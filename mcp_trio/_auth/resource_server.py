@@ -42,6 +42,7 @@ from mcp_trio._auth.verification import (
     InvalidTokenError,
     JWTVerifier,
     TokenVerifier,
+    checked_subject,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
@@ -52,7 +53,10 @@ from mcp_trio.errors import FORBIDDEN, SERVER_BUSY
 logger = logging.getLogger("mcp_trio")
 
 VerifyRequest: TypeAlias = Callable[[HttpRequest], Awaitable[AuthInfo | str | None]]
-"""Returns the facts about the sender of a request, or a name; None rejects the request."""
+"""Returns the facts about the sender of a request, or a name.
+
+None, or an empty name, rejects the request.
+"""
 
 AuthSetting: TypeAlias = "str | TokenVerifier | VerifyRequest | ResourceServer"
 """The value of `Server(auth=…)`: an issuer, a verifier, a function, or all settings."""
@@ -374,7 +378,11 @@ class ProtectedResource:
                 await self._check_binding(request, auth, scheme, token)
         else:
             found = await cast("VerifyRequest", settings.verifier)(request)
-            auth = AuthInfo(subject=found) if isinstance(found, str) else found
+            if isinstance(found, AuthInfo):
+                auth = found
+            else:
+                subject = checked_subject(found, "auth=")
+                auth = None if subject is None else AuthInfo(subject=subject)
         if auth is None:
             if "authorization" not in request.headers:
                 raise self._unauthenticated(request)

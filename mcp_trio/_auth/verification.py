@@ -332,6 +332,19 @@ def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
         raise InvalidTokenError(str(error)) from error
 
 
+def checked_subject(subject: Any, setting: str) -> str | None:
+    """Return the name of a user, as a function of the operator returned it; None if it is empty.
+
+    Users without a name would all be the same user.
+
+    Raises:
+        TypeError: It is not a string; `setting` names the function.
+    """
+    if subject is not None and not isinstance(subject, str):
+        raise TypeError(f"{setting} has to return a string or None, not {type(subject).__name__}")
+    return subject or None
+
+
 def _is_time(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)

@@ -536,6 +536,19 @@ async def test_a_login_may_answer_with_a_page_of_its_own_or_reject():
     assert (await site.authorize(client_id, cookie="x=y")).status == 403
 
 
+async def test_a_login_returns_a_name():
+    users = ["", 42]
+
+    async def login(_request):
+        return users.pop(0)
+
+    site = Site.of(login=login)
+    client_id = await site.client_id()
+    assert (await site.authorize(client_id)).status == 403
+    with pytest.raises(TypeError, match="login= has to return a string or None, not int"):
+        await site.authorize(client_id)
+
+
 async def test_the_login_for_development_is_for_this_machine_and_asks_each_time():
     issuer = "http://127.0.0.1:8000"
     site = Site.of(login=DevelopmentLogin("dev"), issuer=issuer)

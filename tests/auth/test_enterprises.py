@@ -197,8 +197,11 @@ async def test_a_function_names_or_rejects_the_user(issuer):
     site = site_of(issuer, subject_of=lambda claims: claims.get("email"))
     reply = await exchange(site, assertion(issuer, email="ada@example.org"))
     assert claims_of(reply.json["access_token"])["sub"] == "ada@example.org"
-    reply = await exchange(site, assertion(issuer, jti="2"))
-    assert "the user may not use this server" in reply.text
+    for number, name in (("2", None), ("3", "")):
+        reply = await exchange(site, assertion(issuer, jti=number, email=name))
+        assert "the user may not use this server" in reply.text
+    with pytest.raises(TypeError, match="subject_of= has to return a string or None, not int"):
+        await exchange(site, assertion(issuer, jti="4", email=42))
 
 
 async def test_an_enterprise_that_is_away_is_no_fault_of_the_client(site, issuer):

@@ -84,9 +84,15 @@ async def test_the_name_of_the_user_may_be_another_claim_and_users_may_be_reject
     _, reply = await logged_in(site, provider)
     assert (reply.status, "set-cookie" in reply.headers) == (403, False)
     assert "error=access_denied" in reply.text  # in the link that returns to the client
+    provider.claims = {"email": ""}
+    _, reply = await logged_in(site, provider)
+    assert (reply.status, "set-cookie" in reply.headers) == (403, False)
     site.server.login.subject_of = lambda claims: claims["group"]
     _, reply = await logged_in(site, provider)
     assert (reply.status, "set-cookie" in reply.headers) == (502, False)
+    site.server.login.subject_of = lambda _claims: 42
+    with pytest.raises(TypeError, match="subject_of= has to return a string or None, not int"):
+        await logged_in(site, provider)
 
 
 @pytest.mark.parametrize(

@@ -654,6 +654,7 @@ async def test_a_function_of_the_request_is_enough(open_site):
     answer = await site.ask_stateless(call("whoami"), X_User="anna")
     assert text(answer.json) == "anna by None: "
     assert (await site.ask_stateless(call("whoami"))).status == 401
+    assert (await site.ask_stateless(call("whoami"), X_User="")).status == 401
 
 
 # Recordings.
