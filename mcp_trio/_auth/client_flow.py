@@ -591,7 +591,10 @@ class ClientFlow:
             self._redirects += 1
             if self._redirects > _REDIRECTS_MAX:
                 raise self.error(f"{url} redirects more than {_REDIRECTS_MAX} times")
-            self._urls.insert(0, urljoin(url, location))
+            try:
+                self._urls.insert(0, urljoin(url, location))
+            except ValueError:
+                raise UrlError(f"{url} redirects to no URL: {location[:200]!r}") from None
             return Outcome.REDIRECTED
         if response.status // 100 == 5:  # noqa: PLR2004
             raise self.error(f"{url} answered HTTP {response.status}; try again later")

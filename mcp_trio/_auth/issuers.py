@@ -168,10 +168,10 @@ class Issuer:
                     break
                 continue
             if metadata.issuer != self.url:
-                # RFC 8414, section 3.3
-                raise self._failed(
-                    f"{url}: the metadata are of the issuer {metadata.issuer!r}, not {self.url!r}"
-                )
+                # RFC 8414, section 3.3. Another of the URLs may have those of this issuer.
+                text = f"the metadata are of the issuer {metadata.issuer!r}, not {self.url!r}"
+                failure = FetchError(url, text)
+                continue
             self._metadata, self._metadata_at = metadata, trio.current_time()
             self._tried_at, self._failure = self._metadata_at, ""
             return metadata

@@ -390,6 +390,8 @@ def test_redirects_of_metadata_end():
     conversation = Conversation({RESOURCE_URL: answer(b"", 302, location=RESOURCE_URL)})
     assert "redirects more than 3 times" in failure(conversation)
     assert len(conversation.urls) == 4
+    conversation = Conversation({RESOURCE_URL: answer(b"", 302, location="//[")})
+    assert f"{RESOURCE_URL} redirects to no URL: '//['" in failure(conversation)
 
 
 # PKCE

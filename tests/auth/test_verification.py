@@ -237,6 +237,14 @@ async def test_known_keys_are_used_while_the_issuer_is_away(issuer, verifier, au
         await verifier.verify(issuer.token(jti="3"))
 
 
+async def test_metadata_of_another_issuer_may_be_at_the_first_url(issuer, verifier):
+    issuer.answers["/.well-known/oauth-authorization-server"] = httpx2.Response(
+        200, json={"issuer": "https://other.example"}
+    )
+    issuer.answers["/.well-known/openid-configuration"] = httpx2.Response(200, json=issuer.metadata)
+    assert (await verifier.verify(issuer.token())).subject == "anna"
+
+
 @pytest.mark.parametrize(
     ("path", "answer", "reason"),
     [
