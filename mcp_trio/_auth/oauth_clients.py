@@ -373,6 +373,8 @@ class ClientDocuments:
     _kept: OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]] = attrs.field(
         factory=OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]], init=False
     )
+    # By URL: the end of the fetch that runs, for which all requests for this document wait.
+    _fetching: dict[str, trio.Event] = attrs.field(factory=dict[str, trio.Event], init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
     _limiter: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(_AT_ONCE), init=False
@@ -386,14 +388,20 @@ class ClientDocuments:
         Raises:
             InvalidClientError: The document cannot be fetched, or is not valid.
         """
+        while (fetched := self._fetching.get(url)) is not None:
+            await fetched.wait()
         now = trio.current_time()
         kept = self._kept.get(url)
         if kept is None or kept[0] <= now:
+            fetched = self._fetching[url] = trio.Event()
             outcome: OAuthClient | InvalidClientError
             try:
                 outcome = await self._fetch(url, now)
             except InvalidClientError as error:
                 outcome = error
+            finally:
+                del self._fetching[url]
+                fetched.set()
             is_valid = isinstance(outcome, OAuthClient)
             kept = (now + (FRESH_SECONDS if is_valid else FAILED_SECONDS), outcome)
             self._kept[url] = kept

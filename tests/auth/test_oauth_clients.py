@@ -150,6 +150,27 @@ async def test_a_server_that_does_not_answer_is_given_up(autojump_clock):
         await documents.fetch(URL)
 
 
+async def test_requests_at_once_fetch_a_document_once(autojump_clock):
+    class SlowWeb(Web):
+        async def resolve(self, host, port):
+            await trio.sleep(1)
+            return await super().resolve(host, port)
+
+    web = SlowWeb(sending(DOCUMENT))
+    documents, clients = web.documents(), []
+
+    async def fetch():
+        clients.append(await documents.fetch(URL))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(fetch)
+        with trio.move_on_after(0.5):  # One of them is cancelled, and others go on.
+            await documents.fetch(URL)
+    assert len(clients) == 20
+    assert len(web.requests) == 1
+
+
 async def test_one_host_is_asked_for_a_few_documents_only(autojump_clock):
     web = Web(sending({}, 404))
     documents = web.documents()
