@@ -89,8 +89,9 @@ class Instance(Protocol):
     The messages of one instance to another arrive in their order, and each at most once; they all
     arrive unless one of the two is lost.
 
-    If another instance owns the session, `keep`, `post_call_entry` and `store_call_entry` store
-    nothing; the handler's `lose_session` is then called, before `settle` returns.
+    If another instance owns the session, `keep`, `hand_over`, `post_call_entry` and
+    `store_call_entry` store nothing; the handler's `lose_session` is then called, before `settle`
+    returns.
 
     Attributes:
         name: The name of this instance, which no other one has or had.
@@ -255,16 +256,18 @@ class MemoryInstance:
         self._changed.wake()
 
     def keep(self, session_id: str, facts: SessionFacts) -> None:
-        """Store the facts about a session."""
-        before = self.shared.sessions.get(session_id)
-        if before is None or before.owner == self.name:
-            self.shared.sessions[session_id] = StoredSession(facts, self.name)
-        else:
-            self.handler.lose_session(session_id)
+        """Store the facts about a session, unless another instance owns it."""
+        self._store(session_id, StoredSession(facts, self.name))
 
     def hand_over(self, session_id: str, facts: SessionFacts) -> None:
-        """Store a session without an owner."""
-        self.shared.sessions[session_id] = StoredSession(facts, None)
+        """Store a session without an owner, unless another instance owns it."""
+        self._store(session_id, StoredSession(facts, None))
+
+    def _store(self, session_id: str, session: StoredSession) -> None:
+        if session_id not in self.shared.sessions or self._owns(session_id):
+            self.shared.sessions[session_id] = session
+        else:
+            self.handler.lose_session(session_id)
 
     def forget(self, session_id: str) -> None:
         """Remove a session, unless another instance owns it."""

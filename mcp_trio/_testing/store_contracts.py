@@ -173,6 +173,11 @@ async def _check_sessions(
     one.keep("a", _FACTS)
     await one.settle()
     assert handlers[0].lost_sessions == ["a"], "the earlier owner learns that it was taken"
+    one.hand_over("a", _FACTS)
+    await one.settle()
+    found = await two.find("a")
+    assert found is not None, "a session that was taken is found"
+    assert found.owner == two.name, "only the owner hands a session over"
     assert not await two.take("b", None), "a session that does not exist cannot be taken"
     two.forget("a")
     await two.settle()
