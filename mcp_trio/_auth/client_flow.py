@@ -851,7 +851,7 @@ class ClientFlow:
             body=msgspec.json.encode(document),
         )
 
-    def _method_to_register(self) -> AuthMethod:
+    def _method_to_register(self) -> str:
         methods = self._metadata.token_endpoint_auth_methods_supported or ()
         return next((each for each in _REGISTERED_METHODS if each in methods), "none")
 

@@ -614,7 +614,8 @@ class DPoP:
             raise InvalidProofError("the proof is not signed by the key that it has") from error
         if not hmac.compare_digest(key.thumbprint().encode(), thumbprint.encode()):
             raise InvalidProofError("the token is bound to another key")
-        issued_at, proof_id = claims.get("iat"), claims.get("jti")
+        issued_at: Any = claims.get("iat")
+        proof_id = claims.get("jti")
         now = self.now()
         if claims.get("htm") != method:
             raise InvalidProofError("the proof is for another method")
