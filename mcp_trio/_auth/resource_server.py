@@ -280,7 +280,8 @@ class ProtectedResource:
     def _origin_and_prefix(self, request: HttpRequest) -> tuple[str, str]:
         """Return the origin of the server, and the prefix of a mounted application."""
         parts = urlsplit(self._resource(request))
-        prefix = parts.path.removesuffix(self.path) if parts.path.endswith(self.path) else ""
+        path, own_path = parts.path.rstrip("/"), self.path.rstrip("/")
+        prefix = path.removesuffix(own_path) if path.endswith(own_path) else ""
         return f"{parts.scheme}://{parts.netloc}", prefix
 
     # Challenges.

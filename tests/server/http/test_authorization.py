@@ -298,8 +298,9 @@ async def test_one_url_is_enough(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_a_mounted_application_serves_its_metadata_below_its_prefix(open_site, issuer):
-    resource = "https://server.example/api/mcp"
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_a_mounted_application_serves_its_metadata_below_its_prefix(open_site, issuer, slash):
+    resource = f"https://server.example/api/mcp{slash}"
     site = await open_site(notes(protected(issuer, resource=resource)))
     answer = await site.ask("POST", hello(LEGACY))
     url = challenge_of(answer).resource_metadata
