@@ -1078,8 +1078,9 @@ class ClientFlow:
             self._had_nonce = True
             self._client_assertion = None  # an assertion is used once
             return Outcome.NEEDS_NONCE
-        # The server rejects the refresh token: the user logs in.
-        if self.step is Step.REFRESH and response.status in (400, 401):
+        # The server rejects the refresh token: the user logs in. GitHub does so with status 200.
+        is_rejected = response.status in (400, 401) or (response.status == 200 and code)  # noqa: PLR2004
+        if self.step is Step.REFRESH and is_rejected:
             self._is_client_unknown = code == "invalid_client"
             return Outcome.REJECTED
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
@@ -1096,7 +1097,10 @@ class ClientFlow:
         try:
             granted = msgspec.json.decode(response.body, type=_TokenResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise self.error(f"{name} answered without an access_token") from None
+            if _error_in(response) is not None:
+                raise self._rejection(f"{name} issued no token", response) from None
+            text = f"{name} answered without an access_token and a token_type"
+            raise self.error(text) from None
         texts = (granted.access_token, granted.refresh_token or "")
         if not granted.access_token or not _TOKEN_CHARACTERS.issuperset("".join(texts)):
             raise self.error(f"{name} issued a token with characters that no token may have")

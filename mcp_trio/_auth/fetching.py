@@ -139,17 +139,23 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         FetchError: The status is not 200, or the body is not such a document.
     """
     if fetched.status != _OK:
-        reason, code = f"HTTP status {fetched.status}", None
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            code = msgspec.json.decode(fetched.body, type=_ErrorResponse).error
-            reason += f", {code}"
-        raise FetchError(url, reason, fetched.status, code)
+        raise _error_of(url, fetched, f"HTTP status {fetched.status}")
     if fetched.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
         raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
     try:
         return msgspec.json.decode(fetched.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FetchError(url, f"not a valid document: {error}", fetched.status) from error
+        # GitHub sends error responses with status 200.
+        raise _error_of(url, fetched, f"not a valid document: {error}") from error
+
+
+def _error_of(url: str, fetched: Fetched, reason: str) -> FetchError:
+    """Return the error about a response, with the OAuth error code in its body, if there is one."""
+    code = None
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        code = msgspec.json.decode(fetched.body, type=_ErrorResponse).error
+        reason += f", {code}"
+    return FetchError(url, reason, fetched.status, code)
 
 
 def authenticated_form(

@@ -36,6 +36,9 @@ _UNLIMITED_SECONDS: Final = 1e9
 _CLAIM_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
+# The error codes for a refresh token that is not valid any more; the second one is GitHub's.
+_REJECTED: Final = frozenset({"invalid_grant", "bad_refresh_token"})
+
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 
@@ -193,7 +196,7 @@ class ProviderTokens:
             response = await self.renew(refresh_token)
         except ProviderError as error:
             logger.warning("a token of %s is not renewed: %s", self.issuer, error)
-            if error.code == "invalid_grant":
+            if error.code in _REJECTED:
                 await self._swap(login_id, claim, None, ends_at)
                 raise self._ended() from None
             if self.now() < tokens.expires_at:

@@ -33,6 +33,7 @@ class Provider:
     token_status: int = 200
     tokens: dict = attrs.field(factory=dict)
     refused: dict | None = None
+    refused_status: int = 400
     requests: list = attrs.field(factory=list)
     logins: dict = attrs.field(factory=dict)
 
@@ -72,7 +73,7 @@ class Provider:
             return httpx2.Response(200, json=claims)
         form = {name: value for name, (value,) in parse_qs(request.content.decode()).items()}
         if self.refused is not None:
-            return httpx2.Response(400, json=self.refused)
+            return httpx2.Response(self.refused_status, json=self.refused)
         number = sum(each.url.path == "/token" for each in self.requests)
         tokens = {
             "access_token": f"access-token-{number}",

@@ -823,6 +823,7 @@ def test_when_a_token_is_renewed(expires_in, expires_at, renew_at):
         (rejection("invalid_grant", "used before"), "issued no token: invalid_grant (used before)"),
         (answer(b"oops", 500), "issued no token: HTTP 500"),
         (answer({"token_type": "Bearer"}), "without an access_token"),
+        (answer({"error": "bad_verification_code"}), "issued no token: bad_verification_code"),
         (answer(b"<html>"), "without an access_token"),
         (answer({**TOKEN, "token_type": "mac"}), "whose type is neither Bearer nor DPoP"),
         (answer({**TOKEN, "access_token": ""}), "characters that no token may have"),
@@ -891,6 +892,13 @@ def test_a_client_that_the_server_has_forgotten_is_registered_again():
         clients=known,
     )
     assert conversation.run().client.client_id == "known-client"
+
+
+def test_a_refresh_that_github_rejects_with_status_200_leads_to_a_login():
+    rejected = answer({"error": "bad_refresh_token", "error_description": "expired"})
+    conversation = Conversation({TOKEN_URL: [rejected, answer(TOKEN)]}, tokens=token_set())
+    assert conversation.run().access_token == "the-token"
+    assert conversation.login is not None
 
 
 def test_a_refresh_at_a_server_that_fails_needs_no_login():

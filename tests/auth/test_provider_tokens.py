@@ -69,13 +69,14 @@ async def test_a_token_is_renewed_before_it_expires(setting):
 
 
 @pytest.mark.requirement("AUTH-30")
-async def test_a_login_that_the_provider_has_ended_ends_all_its_tokens_here(setting):
+@pytest.mark.parametrize(("status", "error"), [(400, "invalid_grant"), (200, "bad_refresh_token")])
+async def test_a_login_that_the_provider_has_ended_ends_all_its_tokens_here(setting, status, error):
     site, provider = setting
     login = site.server.login
     client_id, tokens = await tokens_of(site, provider)
     user = await site.server.verify(tokens["access_token"])
     site.clock.seconds += 300
-    provider.refused = {"error": "invalid_grant"}
+    provider.refused, provider.refused_status = {"error": error}, status
     with pytest.raises(AccessDenied, match=r"the login at https://id\.example has ended"):
         await login.token_of(user)
     assert not await site.is_alive(tokens["access_token"])
