@@ -310,7 +310,8 @@ def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
     if not (subject or client):
         raise InvalidTokenError("the token has neither a subject nor a client")
     # RFC 9068 has `scope`, a string; others have `scp`, or a list.
-    scopes: Any = claims.get("scope", claims.get("scp", ""))
+    named = (claims[name] for name in ("scope", "scp") if claims.get(name) is not None)
+    scopes: Any = next(named, "")
     if isinstance(scopes, str):
         scopes = scopes.split()
     try:

@@ -346,6 +346,14 @@ async def test_a_token_is_looked_up_once_while_it_is_cached(issuer):
     assert len(issuer.forms) == 2
 
 
+async def test_null_in_a_response_is_an_absent_member(issuer):
+    members = {"active": True, "aud": RESOURCE, "sub": "anna", "scope": None, "exp": None}
+    issuer.introspected |= {"none": members, "some": {**members, "scp": ["a"]}}
+    introspection = introspection_for(issuer)
+    assert (await introspection.verify("none")).scopes == frozenset()
+    assert (await introspection.verify("some")).scopes == {"a"}
+
+
 async def test_a_token_is_looked_up_once_by_all_instances_with_one_store(issuer):
     issuer.introspected["opaque"] = ACTIVE
     time = [NOW]
