@@ -55,6 +55,9 @@ def default_ssl_context() -> ssl.SSLContext:
         raise ConfigError(text) from error
 
 
+_PORT_MAX: Final = 65_535
+
+
 def parsed_url(url: str) -> httpx2.URL:
     """Return the parsed URL of a server.
 
@@ -67,6 +70,9 @@ def parsed_url(url: str) -> httpx2.URL:
         raise ValueError(f"the URL is invalid: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("the URL of a server has to begin with http:// or https:// and its host")
+    if parsed.port is not None and not 0 <= parsed.port <= _PORT_MAX:
+        # The system would take the remainder, and connect to another port.
+        raise ValueError(f"the port in the URL of a server is not between 0 and {_PORT_MAX}")
     return parsed
 
 

@@ -441,7 +441,16 @@ async def test_a_client_of_a_url_opens_a_new_session_without_the_old_id():
 
 
 @pytest.mark.parametrize(
-    "url", ["mcp.test/mcp", "ftp://mcp.test/", "http://", "http://mcp.test:x/", "http:/x"]
+    "url",
+    [
+        "mcp.test/mcp",
+        "ftp://mcp.test/",
+        "http://",
+        "http://mcp.test:x/",
+        "http://mcp.test:65536/",
+        "http://mcp.test:-1/",
+        "http:/x",
+    ],
 )
 async def test_only_http_urls_are_accepted(url):
     with pytest.raises(ValueError, match="URL"):
