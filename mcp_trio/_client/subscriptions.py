@@ -323,7 +323,8 @@ class SubscriptionStream:
 
     def _add(self, change: Change) -> None:
         limit = self._limits.messages.progress_queued_max
-        if change not in self._changes and len(self._changes) >= limit:
+        self._changes[change] = None
+        if len(self._changes) > limit:
             del self._changes[next(iter(self._changes))]
             if not self._has_dropped:
                 self._has_dropped = True
@@ -332,7 +333,6 @@ class SubscriptionStream:
                     " (limits.messages.progress_queued_max=%d)",
                     limit,
                 )
-        self._changes[change] = None
         self._readers.unpark_all()
 
 

@@ -286,8 +286,8 @@ class OutgoingCalls:
         """
         self.check_open()
         request = self.connection.open_request(method, params, now=trio.current_time())
-        progress_queued_max = self.connection.limits.messages.progress_queued_max
-        call = Call(request, progress_queued_max, on_notification)
+        # Only the acknowledgement is queued: `on_notification` gets the notifications.
+        call = Call(request, 1, on_notification)
         self._send(call, None)
         return call
 

@@ -199,6 +199,22 @@ async def test_unread_changes_are_dropped_oldest_first_and_logged_once(by_hand, 
     assert caplog.text.count("limits.messages.progress_queued_max=1") == 1
 
 
+async def test_all_changes_are_dropped_if_none_may_wait(by_hand, nursery, autojump_clock, caplog):
+    client, hand = await by_hand(limits=Limits(messages=MessageLimits(progress_queued_max=0)))
+    ids = []
+    nursery.start_soon(_note, ids, hand)
+    began = trio.current_time()
+    async with client.listen(uris=["x:1"]) as subscription:
+        assert trio.current_time() == began
+        await hand.notify(UPDATED, ids[0], uri="x:1")
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(1):
+            await anext(subscription)
+        assert trio.current_time() == began + 1
+        assert subscription.is_open
+    assert "limits.messages.progress_queued_max=0" in caplog.text
+
+
 @pytest.mark.requirement("TRAP-107")
 async def test_a_subscription_has_no_time_out_but_its_acknowledgement_has(
     by_hand, nursery, autojump_clock
