@@ -147,8 +147,9 @@ def write_to_stderr(line: str) -> None:
 class StderrTail:
     """The last `bytes_max` bytes of a subprocess's stderr, and a function that gets each line.
 
-    A line longer than `bytes_max` is passed in pieces. If the function raises, the exception is
-    logged and the function is not called again, so that it cannot end the session.
+    A line longer than `bytes_max` is passed in pieces; if that is 0, one longer than the limit's
+    default. If the function raises, the exception is logged and the function is not called again,
+    so that it cannot end the session.
     """
 
     bytes_max: int
@@ -169,14 +170,15 @@ class StderrTail:
         """Add bytes that were read from stderr."""
         kept = self._tail + chunk
         self._is_cut = self._is_cut or len(kept) > self.bytes_max
-        self._tail = kept[-self.bytes_max :]
+        self._tail = kept[max(len(kept) - self.bytes_max, 0) :]
         if self.forward is not None:
+            line_bytes_max = self.bytes_max or DEFAULT_LIMITS.shutdown.stderr_tail_bytes
             *lines, self._line = (self._line + chunk).split(b"\n")
             for line in lines:
                 self._forward(line)
-            while len(self._line) > self.bytes_max:
-                self._forward(self._line[: self.bytes_max])
-                self._line = self._line[self.bytes_max :]
+            while len(self._line) > line_bytes_max:
+                self._forward(self._line[:line_bytes_max])
+                self._line = self._line[line_bytes_max:]
 
     def finish(self) -> None:
         """Pass a last line that has no line end to the function."""

@@ -288,6 +288,16 @@ def test_the_stderr_tail_begins_with_a_complete_line_if_possible():
     assert tail.text == "last"
 
 
+def test_lines_are_forwarded_if_no_tail_is_kept():
+    lines = []
+    tail = StderrTail(bytes_max=0, forward=lines.append)
+    tail.feed(b"first\nsec")
+    tail.feed(b"ond")
+    tail.finish()
+    assert lines == ["first", "second"]
+    assert tail.text == ""
+
+
 def test_an_endless_line_is_forwarded_in_pieces():
     lines = []
     tail = StderrTail(bytes_max=4, forward=lines.append)
