@@ -36,9 +36,10 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from string import punctuation
 from types import MethodType
 from typing import Final, TypeVar, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import attrs
 import msgspec
@@ -633,7 +634,7 @@ async def open_websocket_channel(
     if ssl_context is not None and parts.scheme != "wss":
         raise ValueError("ssl_context is for wss://")
     path = parts.path or "/"
-    target = f"{path}?{parts.query}" if parts.query else path
+    target = quote(f"{path}?{parts.query}" if parts.query else path, safe=punctuation)
     port = parts.port or _PORTS[parts.scheme]
     address = _Address(parts.scheme, parts.hostname, port, target, path)
     fields = encoded_headers([*{**bearer_header(token), **(headers or {})}.items()])

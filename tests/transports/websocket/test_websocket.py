@@ -184,6 +184,22 @@ async def test_invalid_headers_are_rejected_before_connecting(nowhere, headers):
         await open_websocket_channel(f"ws://{nowhere}", headers=headers)
 
 
+async def test_the_path_and_the_query_of_a_url_may_have_any_characters(served):
+    requests = []
+
+    async def admit(request):
+        requests.append(request)
+        return request
+
+    url, arrivals = await served(admit=admit)
+    channel = await open_websocket_channel(f"{url}/Ålesund 1%2F?q=“ø 2”", limits=LIMITS)
+    async with trio.open_nursery() as closing:
+        closing.start_soon((await arrivals.receive()).aclose)
+        closing.start_soon(channel.aclose)
+    assert requests[0].path == "/ws/%C3%85lesund%201%2F"
+    assert requests[0].query == "q=%E2%80%9C%C3%B8%202%E2%80%9D"
+
+
 async def test_the_systems_certificates_are_read_once(nowhere):
     trio_websocket._trusted_by_system.cache_clear()
     for _ in range(3):
