@@ -13,7 +13,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # The least values of options that have a minimum above 0.
-_LEAST = {"all_clients_factor": 2}
+_LEAST = {"all_clients_factor": 2, "chunk_bytes": 1, "send_queue_bytes_max": 1}
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
