@@ -836,6 +836,8 @@ class Client:
                 announce them.
             MCPError: As `request`.
         """
+        if self._open_session() is None:
+            await self._reconnect()
         if PROTOCOL_VERSIONS[self.protocol_version].announces_completions and not self.server_can(
             "completions"
         ):
@@ -856,6 +858,8 @@ class Client:
         Args:
             **options: Timeouts; see `request`.
         """
+        if self._open_session() is None:
+            await self._reconnect()
         self._cache.forget(DISCOVER)
         await self.request(DISCOVER if self._is_stateless else PING, **options)
 
@@ -868,6 +872,8 @@ class Client:
             level: The level, from "debug" to "emergency".
             **options: Timeouts and progress callback; see `request`.
         """
+        if self._open_session() is None:
+            await self._reconnect()
         if not self._is_stateless:
             await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
         self.log_level = level
@@ -1203,10 +1209,12 @@ class Client:
         return self.restart or url_of(self.target) is not None
 
     def _open_session(self) -> Session | None:
-        """Return the session; None if it has ended, and the client may connect again."""
+        """Return the session; None if the client has to connect again, or another task does so."""
         session = self._session
-        if session.cause is not None and self._reconnects and not self._is_closed:
-            return None
+        if self._reconnects and not self._is_closed:
+            is_connecting = self._reconnecting.locked() and not session.negotiated.is_set()
+            if is_connecting or session.cause is not None:
+                return None
         self._subscription.revive()
         return session
 

@@ -347,13 +347,17 @@ class ClientGroup:
         capability = _CAPABILITIES[read]
         asked: dict[str, Client] = {}
         for name, client in self._clients.items():
+            has_list = True  # while a client connects again, its list has to wait
             with suppress(LocalProtocolError):  # raised before the handshake
-                if client.server_can(capability):
-                    asked[name] = client
+                has_list = client.server_can(capability)
+            if has_list:
+                asked[name] = client
 
         async def read_from(name: str) -> list[Item]:
             try:
                 return await read(asked[name], **options)
+            except LocalProtocolError:  # it connects for the first time, or has no such list now
+                return []
             except ConnectionLost as error:
                 if not self._is_open:
                     raise

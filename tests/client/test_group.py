@@ -99,6 +99,21 @@ def ports():
 # Lists
 
 
+async def test_a_list_waits_for_a_server_that_is_started_again(ports, autojump_clock):
+    class Slow:
+        async def serve(self, channel):
+            await trio.sleep(1)
+            await ports["oslo"].serve(channel)
+
+    async with ClientGroup({**ports, "oslo": Slow()}, restart=True) as group:
+        ports["oslo"].sessions[0].shut("closed")
+        async with trio.open_nursery() as calls:
+            calls.start_soon(group["oslo"].list_prompts)
+            await trio.sleep(0.5)
+            assert not group["oslo"].is_open
+            assert [tool.name for tool in await group.list_tools()] == ["bergen_tide", "oslo_tide"]
+
+
 @pytest.mark.requirement("TOOL-11")
 async def test_tools_and_prompts_of_all_servers_are_listed_with_prefixes(ports):
     async with ClientGroup(ports) as group:

@@ -364,6 +364,14 @@ class Mortal:
     async def serve(self, channel):
         server = Server("mortal", protocol_versions=self.protocol_versions)
 
+        @server.prompt
+        def plan(day: str) -> str:
+            return day
+
+        @server.completion("plan", "day")
+        async def days(value: str) -> list[str]:
+            return ["today"]
+
         @server.tool
         def count() -> str:
             self.calls.append(len(self.lives))
@@ -409,6 +417,40 @@ async def test_many_calls_start_it_once():
             for _ in range(5):
                 calls.start_soon(client.call_tool, "count")
     assert server.calls == [2] * 5
+
+
+@attrs.define(eq=False)
+class SlowToStart(Mortal):
+    """A server object that takes a second to start."""
+
+    async def serve(self, channel):
+        await trio.sleep(1)
+        await super().serve(channel)
+
+
+@pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.list_tools(),
+        lambda client: client.ping(),
+        lambda client: client.set_log_level("error"),
+        lambda client: client.complete("plan", "day", ""),
+    ],
+)
+async def test_a_call_waits_while_another_one_starts_it_again(
+    call, protocol_version, autojump_clock
+):
+    server = SlowToStart()
+    async with Client(server, protocol_versions=[protocol_version], restart=True) as client:
+        await server.die()
+        async with trio.open_nursery() as calls:
+            calls.start_soon(client.list_prompts)
+            await trio.sleep(0.5)
+            assert not client.is_open
+            await call(client)
+            assert client.is_open
+    assert len(server.lives) == 2
 
 
 async def test_a_closed_client_stays_closed():
