@@ -255,6 +255,15 @@ class AuthorizationError(ConnectionLost):
         self.code = code
 
 
+def copied(error: MCPError) -> MCPError:
+    """Return a copy of an error, to raise it in another task."""
+    # Without `__init__`, whose arguments differ from class to class.
+    copy = type(error).__new__(type(error), *error.args)
+    vars(copy).update(vars(error))
+    copy.__cause__ = error.__cause__
+    return copy
+
+
 def copied_loss(loss: ConnectionLost, kind: type[ConnectionLost]) -> ConnectionLost:
     """Return a copy of an error, of class `kind`, to raise it in another task.
 

@@ -126,6 +126,7 @@ from mcp_trio.errors import (
     ResourceNotFound,
     ToolError,
     Unencodable,
+    copied,
     copied_loss,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -389,6 +390,8 @@ class Client:
     _session_task: SessionTask | None = attrs.field(default=None, init=False)
     _own_version_memory: VersionMemory = attrs.field(factory=VersionMemory, init=False)
     _reconnecting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    # The error of the last attempt to connect again, for the tasks that waited for it.
+    _reconnect_error: MCPError | None = attrs.field(default=None, init=False)
     _application: ClientApplication = attrs.field(init=False)
     _methods: Mapping[str, Method] = attrs.field(init=False)
     _cache: Cache = attrs.field(init=False)
@@ -1222,11 +1225,16 @@ class Client:
         """Connect again, unless another task has done so meanwhile, and return the session.
 
         Raises:
-            MCPError: As connecting; the next call tries again.
+            MCPError: As connecting, also if another task has tried meanwhile; the next call tries
+                again.
         """
+        has_waited = self._reconnecting.locked()
         async with self._reconnecting:
             session = self._open_session()
             if session is None:
+                if has_waited and self._reconnect_error is not None:
+                    raise copied(self._reconnect_error)
+                self._reconnect_error = None
                 assert self._session_task is not None
                 if url_of(self.target) is None:
                     logger.warning("%s has ended; starting it again", self._server_name)
@@ -1238,7 +1246,11 @@ class Client:
                 # Another server may run now: only the kind of the server is remembered.
                 self._cache.clear()
                 self._output_schemas.forget()
-                await self._connect_session()
+                try:
+                    await self._connect_session()
+                except MCPError as error:
+                    self._reconnect_error = copied(error)
+                    raise
                 self._subscription.revive()
                 session = self._session
         return session

@@ -358,6 +358,7 @@ class Mortal:
     """A server object whose sessions end when a test sets an event."""
 
     protocol_versions: list = ALL_PROTOCOL_VERSIONS
+    is_mute: bool = False
     lives: list = attrs.field(factory=list)
     calls: list = attrs.field(factory=list)
 
@@ -379,6 +380,8 @@ class Mortal:
 
         with trio.CancelScope() as life:
             self.lives.append(life)
+            if self.is_mute:
+                await trio.sleep_forever()
             await server.serve(channel)
 
     async def die(self):
@@ -565,6 +568,29 @@ async def test_a_server_that_cannot_be_started_again_is_tried_with_each_call():
                 await client.call_tool("count")
         server.protocol_versions = [STATELESS]
         assert text_of_result(await client.call_tool("count")) == "4"
+
+
+async def test_calls_that_wait_for_a_start_share_its_failure(autojump_clock):
+    server = Mortal()
+    errors = []
+
+    async def count():
+        with pytest.raises(RequestTimeout, match="initialize: no response") as caught:
+            await client.call_tool("count")
+        errors.append(caught.value)
+
+    async with Client(server, protocol_versions=[LEGACY[-1]], restart=True) as client:
+        await server.die()
+        server.is_mute = True
+        began = trio.current_time()
+        async with trio.open_nursery() as calls:
+            for _ in range(5):
+                calls.start_soon(count)
+        assert trio.current_time() - began < 40
+        await count()
+    assert len(server.lives) == 3
+    assert len(set(map(id, errors))) == 6
+    assert len({str(error) for error in errors}) == 1
 
 
 async def test_a_cancelled_restart_is_left_to_the_next_call():
