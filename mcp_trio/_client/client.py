@@ -1323,25 +1323,22 @@ class Client:
                 await trio.lowlevel.checkpoint()
                 return cached
             changes = self._cache.changes  # `put` keeps no result if a change is reported meanwhile
-        session = self._open_session() or await self._reconnect()
         result: Any = None
-        repeats = False
-        try:
-            result = await session.request(method, params, **options)
-        except ConnectionLost as loss:
-            repeats = self._may_repeat(method, loss)
-            if not repeats:
-                raise
-        except RequestError as error:
-            if error.code == URL_ELICITATION_REQUIRED:
-                for elicitation_id in elicitation_ids(error.data):
-                    self._application.expect_completion(elicitation_id)
-            raise
-        finally:
-            self._log_malformed(session)
-        if repeats:
+        for is_repeated in (False, True):
             session = self._open_session() or await self._reconnect()
-            result = await session.request(method, params, **options)
+            try:
+                result = await session.request(method, params, **options)
+                break
+            except ConnectionLost as loss:
+                if is_repeated or not self._may_repeat(method, loss):
+                    raise
+            except RequestError as error:
+                if error.code == URL_ELICITATION_REQUIRED:
+                    for elicitation_id in elicitation_ids(error.data):
+                        self._application.expect_completion(elicitation_id)
+                raise
+            finally:
+                self._log_malformed(session)
         if key is not None and isinstance(result, types.CacheableResult):
             self._cache.put(key, result, now=trio.current_time(), changes=changes)
         return result

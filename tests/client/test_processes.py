@@ -15,7 +15,12 @@ import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, Server
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError, ToolError
+from mcp_trio.errors import (
+    URL_ELICITATION_REQUIRED,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    ToolError,
+)
 from mcp_trio.limits import HttpLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import SharedRecording
 from mcp_trio.testing import WirePeer
@@ -511,6 +516,45 @@ async def test_a_lost_call_with_effects_is_not_repeated(call):
             await call(client)
         assert len(server.servers) == 1
         await call(client)
+
+
+async def test_the_url_that_a_repeated_read_requires_is_known(autojump_clock):
+    lives = []
+
+    class AsksForPayment:
+        async def serve(self, channel):
+            lives.append(channel)
+            peer = WirePeer(channel)
+            await peer.answer_initialize(protocol_version=LEGACY[0], capabilities={"resources": {}})
+            asked = await peer.receive()
+            if len(lives) > 1:
+                visit = {
+                    "mode": "url",
+                    "message": "Pay",
+                    "url": "https://a.b/",
+                    "elicitationId": "p7",
+                }
+                data = {"elicitations": [visit]}
+                error = {"code": URL_ELICITATION_REQUIRED, "message": "pay first", "data": data}
+                await peer.send({"id": asked["id"], "error": error})
+                completed = {"elicitationId": "p7"}
+                await peer.send_notification("notifications/elicitation/complete", completed)
+                await trio.sleep_forever()
+
+    paid = []
+    client = Client(
+        AsksForPayment(),
+        protocol_versions=[LEGACY[0]],
+        restart=True,
+        elicitation=lambda _params: True,
+        elicitation_modes=["url"],
+        elicitation_complete=paid.append,
+    )
+    async with client:
+        with pytest.raises(RequestError, match="pay first"):
+            await client.read_resource("a:b")
+        await trio.testing.wait_all_tasks_blocked()
+    assert paid == ["p7"]
 
 
 @pytest.mark.requirement("STDIO-20")
