@@ -172,7 +172,7 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
         result = ElicitResult(action="accept" if returned else "decline")
     else:
         try:
-            plain: object = msgspec.to_builtins(returned, str_keys=True)
+            plain: object = msgspec.to_builtins(returned, str_keys=True, enc_hook=_model_fields)
         except TypeError:
             plain = None
         if not isinstance(plain, Mapping) and plain is not None and len(fields) == 1:
@@ -196,6 +196,14 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
     if errors:
         raise ValueError(f"the content does not match the form: {'; '.join(errors)}")
     return msgspec.structs.replace(result, content=content)
+
+
+def _model_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a pydantic model, a type that msgspec does not know."""
+    if not hasattr(value, "model_dump"):
+        raise TypeError(f"{value!r} has no fields")
+    fields: dict[str, Any] = value.model_dump(mode="json", by_alias=True)
+    return fields
 
 
 async def _ignore_progress(

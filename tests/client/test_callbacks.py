@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import attrs
+import pydantic
 import pytest
 import trio
 import trio.testing
@@ -727,6 +728,13 @@ class Stay:
     nights: int
 
 
+class Berth(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+
+    name: str = pydantic.Field(alias="ship")
+    day: dt.date | None = None
+
+
 @pytest.mark.requirement("ELIC-14", "ELIC-15", "ELIC-16", "ELIC-19")
 @pytest.mark.parametrize(
     ("value", "result"),
@@ -740,6 +748,11 @@ class Stay:
             {"ship": "Ada", "nights": 1, "day": "2024-02-29"},
         ),
         (Stay("Ada", 3), {"ship": "Ada", "nights": 3}),
+        (Berth(name="Ada"), {"ship": "Ada", "nights": 1}),
+        (
+            Berth(name="Ada", day=dt.date(2024, 2, 29)),
+            {"ship": "Ada", "nights": 1, "day": "2024-02-29"},
+        ),
         (
             t.ElicitResult(action="accept", content={"ship": "Ada"}),
             {"ship": "Ada", "nights": 1},
