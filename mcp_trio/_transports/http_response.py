@@ -126,7 +126,10 @@ class Exchange(Protocol):
         ...
 
     async def gone(self) -> None:
-        """Wait until the client disconnects; this never returns before the body was read."""
+        """Wait until the client disconnects.
+
+        This does not return before the body was read, or a response was started without that.
+        """
         ...
 
     def close_after_response(self) -> None:

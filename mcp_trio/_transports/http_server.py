@@ -191,6 +191,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
         self._has_chunks = has_chunks
         self._has_body = is_sent and self.request.method != "HEAD"
+        self._is_body_read = True  # or it will not be read
+        if self._was_read is not None:
+            self._was_read.set()
         await self.socket.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:

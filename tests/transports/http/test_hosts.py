@@ -518,6 +518,35 @@ async def test_a_client_that_closes_in_the_middle_of_a_stream_is_gone(opened):
     assert len(errors) == 1
 
 
+@pytest.mark.parametrize("waits_early", [False, True])
+async def test_a_client_whose_body_is_never_read_is_gone_once_a_stream_has_begun(
+    opened, waits_early
+):
+    is_gone = trio.Event()
+
+    async def wait_gone(exchange):
+        await exchange.gone()
+        is_gone.set()
+
+    async def respond(exchange):
+        async with trio.open_nursery() as nursery:
+            if waits_early:
+                nursery.start_soon(wait_gone, exchange)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await exchange.start(200, [])
+            if not waits_early:
+                await wait_gone(exchange)
+
+    client = await (await opened(respond)).connect()
+    await client.ask("POST", body=b"{}")
+    await client.response_headers()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not is_gone.is_set()
+    await client.aclose()
+    with trio.fail_after(SECONDS):
+        await is_gone.wait()
+
+
 async def test_a_half_closed_client_counts_as_disconnected(opened):
     is_gone = trio.Event()
 
