@@ -312,6 +312,7 @@ class NativeConnection:
         try:
             while True:
                 if received:  # a pipelined request: let other connections run first
+                    self.idle_since = _RECEIVING
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.host.last_check

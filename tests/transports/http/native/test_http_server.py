@@ -1233,6 +1233,20 @@ async def test_a_drained_connection_gets_one_more_request(drained, autojump_cloc
     assert drained.ended.is_set()
 
 
+@pytest.mark.requirement("LIFE-17")
+async def test_a_drained_connection_gets_the_request_that_has_begun(drained, autojump_clock):
+    client = await drained.connect()
+    client.put(GET + GET[:10])
+    await settled()
+    drained.refuse()
+    await trio.sleep(1)
+    assert not drained.ended.is_set()
+    client.put(GET[10:])
+    await trio.sleep(0.2)
+    assert client.statuses() == [200, 200]
+    assert drained.ended.is_set()
+
+
 async def test_a_drained_connection_that_stays_idle_is_closed(drained, autojump_clock):
     client = await drained.connect()
     drained.refuse()
