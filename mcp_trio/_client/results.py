@@ -1,7 +1,9 @@
 """Results of calls: errors, structured results and their schemas."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -142,16 +144,7 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
     """
     try:
         if result.structured_content is not msgspec.UNSET:
-            content: Any = result.structured_content
-            try:
-                return msgspec.convert(content, result_type, dec_hook=_pydantic_model)
-            except msgspec.ValidationError:
-                # A server may have wrapped the value in a member `result`.
-                if not isinstance(content, dict) or [*cast("dict[str, Any]", content)] != [
-                    "result"
-                ]:
-                    raise
-                return msgspec.convert(content["result"], result_type, dec_hook=_pydantic_model)
+            return _converted(result.structured_content, result_type)
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         if len(texts) != 1:
             raise msgspec.ValidationError(
@@ -165,6 +158,27 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
         raise ResultTypeError(
             f"the result of the tool {name} does not fit result_type={type_name}: {error}"
         ) from error
+
+
+def _converted(content: Any, result_type: type[T]) -> T:
+    """Return the structured content, or its only member `result`, as a value of `result_type`.
+
+    A type without a member `result` may ignore it. That is not taken for the value, because each of
+    its fields would silently have its default.
+    """
+    convert: Callable[[Any], T] = partial(
+        msgspec.convert, type=result_type, dec_hook=_pydantic_model
+    )
+    if not isinstance(content, dict) or cast("dict[str, Any]", content).keys() != {"result"}:
+        return convert(content)
+    try:
+        value = convert(content)
+    except msgspec.ValidationError:
+        return convert(content["result"])
+    with suppress(msgspec.ValidationError):
+        if value == convert({}):
+            return convert(content["result"])
+    return value
 
 
 def _pydantic_model(kind: Any, value: Any) -> Any:

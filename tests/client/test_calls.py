@@ -599,6 +599,30 @@ class DictTide(typing.TypedDict):
     metres: float
 
 
+@dataclasses.dataclass
+class Forecast:
+    """A class whose fields all have defaults, and one of which is called `result`."""
+
+    metres: float = 0.0
+    result: typing.Any = None
+
+
+@dataclasses.dataclass
+class Outcome:
+    result: int
+
+
+@dataclasses.dataclass
+class Wind:
+    """A class whose fields all have defaults."""
+
+    knots: int = 0
+
+
+class PydanticWind(pydantic.BaseModel):
+    knots: int = 0
+
+
 @pytest.mark.parametrize(
     ("kind", "structured", "value"),
     [
@@ -616,6 +640,17 @@ class DictTide(typing.TypedDict):
         (list[int], {"result": [1]}, [1]),
         (str, {"result": "ebb"}, "ebb"),
         (dict[str, int], {"result": 1}, {"result": 1}),
+        (dict[str, dict[str, int]], {"result": {"a": 1}}, {"result": {"a": 1}}),
+        (Wind, {"result": {"knots": 7}}, Wind(7)),
+        (Wind, {"result": {}}, Wind()),
+        (PydanticWind, {"result": {"knots": 7}}, PydanticWind(knots=7)),
+        (Wind | None, {"result": {"knots": 7}}, Wind(7)),
+        (Wind | None, {"result": None}, None),
+        (Wind, {"result": 7}, Wind()),
+        (Forecast, {"result": {"metres": 1.5}}, Forecast(result={"metres": 1.5})),
+        (Forecast, {"metres": 1.5, "result": 2}, Forecast(1.5, 2)),
+        (Outcome, {"result": 2}, Outcome(2)),
+        (Outcome, {"result": {"result": 2}}, Outcome(2)),
     ],
 )
 async def test_result_type_converts_the_structured_content(nursery, kind, structured, value):
