@@ -18,6 +18,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -258,6 +259,19 @@ def _check_stderr(_client: object, _field: object, stderr: Any) -> None:
         )
 
 
+def _check_function(_client: object, field: attrs.Attribute[Any], function: object) -> None:
+    if not (function is None or callable(function)):
+        raise TypeError(f"{field.name}= takes a function, not {function!r}")
+
+
+_LOG_LEVELS: Final = get_args(LoggingLevel)
+
+
+def _check_log_level(_client: object, _field: object, level: str | None) -> None:
+    if not (level is None or level in _LOG_LEVELS):
+        raise ValueError(f"the log level must be one of {', '.join(_LOG_LEVELS)}, not {level!r}")
+
+
 @checks_options("Client", "__init__")
 @attrs.define(eq=False, repr=False, kw_only=True)
 class Client:
@@ -333,11 +347,12 @@ class Client:
 
     Raises:
         TypeError: `roots` is neither a list nor a function, `stderr` is neither "inherit" nor a
-            function, or a type in `methods` cannot be decoded by msgspec.
+            function, a callback is no function, or a type in `methods` cannot be decoded by
+            msgspec.
         ValueError: A root is no `file://` URI, `methods` redefines a method of the protocol, a
             protocol version is unknown, the identifier of an extension is invalid, or `restart` is
-            given for a channel, which cannot be opened again. A name or rate in `callback_rates` is
-            unknown.
+            given for a channel, which cannot be opened again. The log level, or a name or rate in
+            `callback_rates`, is unknown.
     """
 
     target: Target = attrs.field(converter=with_script_as_command, kw_only=False)
@@ -353,9 +368,9 @@ class Client:
     raise_tool_errors: bool = True
     extensions: Mapping[str, Mapping[str, Any]] | None = None
     methods: Mapping[str, Any] | None = None
-    trace: Trace | None = None
+    trace: Trace | None = attrs.field(default=None, validator=_check_function)
     observers: Sequence[Observer] = ()
-    state_changed: OnState | None = None
+    state_changed: OnState | None = attrs.field(default=None, validator=_check_function)
     env: Mapping[str, str] | None = None
     inherit_env: bool = False
     cwd: str | os.PathLike[str] | None = None
@@ -366,19 +381,23 @@ class Client:
     auth: ClientAuth | None = None
     ssl_context: ssl.SSLContext | None = None
     version_memory: VersionMemory | None = None
-    progress: ProgressCallback | None = None
-    log: LogCallback | None = None
-    log_level: LoggingLevel | None = None
-    resource_updated: ResourceUpdatedCallback | None = None
-    list_changed: ListChangedCallback | None = None
+    progress: ProgressCallback | None = attrs.field(default=None, validator=_check_function)
+    log: LogCallback | None = attrs.field(default=None, validator=_check_function)
+    log_level: LoggingLevel | None = attrs.field(default=None, validator=_check_log_level)
+    resource_updated: ResourceUpdatedCallback | None = attrs.field(
+        default=None, validator=_check_function
+    )
+    list_changed: ListChangedCallback | None = attrs.field(default=None, validator=_check_function)
     roots: Roots | None = attrs.field(default=None, validator=check_roots)
-    sampling: SamplingCallback | None = None
+    sampling: SamplingCallback | None = attrs.field(default=None, validator=_check_function)
     sampling_tools: bool = False
-    elicitation: ElicitationCallback | None = None
+    elicitation: ElicitationCallback | None = attrs.field(default=None, validator=_check_function)
     elicitation_modes: Collection[ElicitMode] = attrs.field(
         default=("form",), validator=check_modes
     )
-    elicitation_complete: ElicitationCompleteCallback | None = None
+    elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
+        default=None, validator=_check_function
+    )
     callback_rates: Mapping[str, str | Rate] = attrs.field(factory=dict[str, str | Rate])
     _observers: Observers | None = attrs.field(default=None, init=False)
     _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
@@ -874,7 +893,12 @@ class Client:
         Args:
             level: The level, from "debug" to "emergency".
             **options: Timeouts and progress callback; see `request`.
+
+        Raises:
+            ValueError: There is no such level.
+            MCPError: As `request`.
         """
+        _check_log_level(self, None, level)
         if self._open_session() is None:
             await self._reconnect()
         if not self._is_stateless:

@@ -281,6 +281,35 @@ async def test_handlers_of_a_server_object_run_in_the_callers_context(bench):
         assert text_of_result(await client.call_tool("ask")) == "cheerful"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trace",
+        "state_changed",
+        "progress",
+        "log",
+        "resource_updated",
+        "list_changed",
+        "sampling",
+        "elicitation",
+        "elicitation_complete",
+    ],
+)
+def test_a_callback_that_is_no_function_is_rejected_where_it_is_given(name):
+    with pytest.raises(TypeError, match=f"^{name}= takes a function, not 'x'$"):
+        Client(["server"], **{name: "x"})
+
+
+async def test_an_unknown_log_level_is_rejected_where_it_is_given(server):
+    text = "the log level must be one of debug, .*, emergency, not 'WARN'"
+    with pytest.raises(ValueError, match=text):
+        Client(["server"], log_level="WARN")
+    async with Client(server) as client:
+        with pytest.raises(ValueError, match=text):
+            await client.set_log_level("WARN")
+        await client.list_tools()
+
+
 @pytest.mark.parametrize("target", ["python server", "server.rb", "ftp://example.org", ""])
 async def test_an_invalid_url_is_rejected(target):
     with pytest.raises(ValueError, match="has to begin with http:// or https://"):
