@@ -656,7 +656,10 @@ class Client:
             Unencodable: The params cannot be encoded as JSON.
             ConnectionLost: The session has ended.
         """
-        await self._session.notify(method, params)
+        session = self._session
+        if session.cause is None:  # another task may be connecting again
+            session = self._open_session() or await self._reconnect()
+        await session.notify(method, params)
 
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """Return all tools, from at most `limits.requests.pages_max` pages.
@@ -993,6 +996,8 @@ class Client:
         """
         session = self._session
         self.roots = roots
+        if session.cause is None:
+            session = self._open_session() or await self._reconnect()
         if not self._is_stateless:
             await session.notify(_ROOTS_CHANGED)
 

@@ -444,13 +444,15 @@ class SlowToStart(Mortal):
         lambda client: client.ping(),
         lambda client: client.set_log_level("error"),
         lambda client: client.complete("plan", "day", ""),
+        lambda client: client.set_roots(["/harbour"]),
     ],
 )
 async def test_a_call_waits_while_another_one_starts_it_again(
     call, protocol_version, autojump_clock
 ):
     server = SlowToStart()
-    async with Client(server, protocol_versions=[protocol_version], restart=True) as client:
+    client = Client(server, protocol_versions=[protocol_version], restart=True, roots=[])
+    async with client:
         await server.die()
         async with trio.open_nursery() as calls:
             calls.start_soon(client.list_prompts)
@@ -459,6 +461,20 @@ async def test_a_call_waits_while_another_one_starts_it_again(
             await call(client)
             assert client.is_open
     assert len(server.lives) == 2
+
+
+async def test_a_notification_waits_while_a_call_starts_the_server_again(autojump_clock):
+    server = SlowToStart()
+    client = Client(server, protocol_versions=[LEGACY[0]], restart=True, roots=[])
+    async with client:
+        await server.die()
+        with pytest.raises(ConnectionLost):
+            await client.notify_roots_changed()
+        async with trio.open_nursery() as calls:
+            calls.start_soon(client.list_prompts)
+            await trio.sleep(0.5)
+            await client.notify_roots_changed()
+            assert client.is_open
 
 
 async def test_a_closed_client_stays_closed():
