@@ -42,7 +42,8 @@ def plain_function(handler: Any) -> types.FunctionType:
     if callable(found) and not inspect.isroutine(found):
         found = inspect.unwrap(type(found).__call__)
     function: Any = getattr(found, "__func__", found)
-    if isinstance(function, types.FunctionType):
+    # A `classmethod` object contains a function, but cannot be called.
+    if isinstance(function, types.FunctionType) and callable(handler):
         return function
     raise TypeError(f"{handler!r} is not a Python function, method or callable object")
 
@@ -81,13 +82,22 @@ def returns_awaitable(function: Any) -> bool:
 def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
     """Check that each parameter of a handler can receive an argument by name; else `TypeError`."""
     code = function.__code__
-    # The flags decide for nearly every handler, and save a call of `inspect.signature`.
-    if not (code.co_flags & _VARIADIC_FLAGS or code.co_posonlyargcount):
+    is_method = code.co_varnames[:1] in (("self",), ("cls",))
+    # These facts decide for nearly every handler, and save a call of `inspect.signature`.
+    if not (code.co_flags & _VARIADIC_FLAGS or code.co_posonlyargcount or is_method):
         return
-    for parameter in inspect.signature(handler).parameters.values():
+    for index, parameter in enumerate(inspect.signature(handler).parameters.values()):
+        label = parameter_label(function, parameter.name)
+        # A bound method, which is the usual handler, does not list its `self`.
+        is_self = index == 0 and parameter.name in ("self", "cls")
+        if is_self and parameter.annotation is inspect.Parameter.empty:
+            raise TypeError(
+                f"{label} receives no argument: register the method of an instance or a class, "
+                f"such as `instance.{function.__name__}`"
+            )
         if parameter.kind in _REJECTED_KINDS:
             raise TypeError(
-                f"{parameter_label(function, parameter.name)} {_REJECTED_KINDS[parameter.kind]}, "
+                f"{label} {_REJECTED_KINDS[parameter.kind]}, "
                 "but arguments arrive by name; name each parameter"
             )
 

@@ -21,7 +21,13 @@ from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.introspection import check_positional_call, is_async, name_of
+from mcp_trio._server.introspection import (
+    check_positional_call,
+    function_label,
+    is_async,
+    name_of,
+    plain_function,
+)
 from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.registry import (
     CAPABILITIES,
@@ -832,7 +838,8 @@ class Server:
 
         Raises:
             LookupError: The target is not registered, or its function is registered twice.
-            TypeError: The function has no parameter for the text.
+            TypeError: The function has more than two parameters without a default, or an
+                annotation cannot be resolved.
             ValueError: The target has no such argument, or that argument has a completion already.
         """
         found = self._registry.find_target(target)
@@ -840,6 +847,7 @@ class Server:
 
         def register(handler: F) -> F:
             signature, runs_in_thread = self._inspect(handler, CompletionSignature, thread=thread)
+            signature.check()
             completion = Registered(
                 name=f"{argument} of {found[1]}", signature=signature, runs_in_thread=runs_in_thread
             )
@@ -1036,6 +1044,14 @@ class Server:
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any
     ) -> tuple[SignatureT, bool]:
         """Return the signature of a handler, and whether the handler runs in a thread."""
+        # A completion may yield its values.
+        if kind is not CompletionSignature and (
+            isgeneratorfunction(handler) or isasyncgenfunction(handler)
+        ):
+            raise TypeError(
+                f"{function_label(plain_function(handler))} is a generator, whose values are not"
+                " sent: return a list"
+            )
         runs_in_thread = thread and not is_async(handler)
         signature = kind(
             handler=handler,

@@ -256,8 +256,10 @@ class Signature:
     def needs_check(self) -> bool:
         """Return whether `check`, which takes longer, could fail: not for plain types alone."""
         known = (*_PLAIN_TYPES, *self.context_types)
-        annotations = self._function.__annotations__
-        return any(hint not in known for name, hint in annotations.items() if name != "return")
+        annotations = self._function.__annotations__.items()
+        hints = [hint for name, hint in annotations if name != "return"]
+        contexts = [hint for hint in hints if hint in self.context_types]
+        return len(contexts) > 1 or any(hint not in known for hint in hints)
 
     def check(self) -> None:
         """Check that each argument can be decoded.

@@ -706,14 +706,21 @@ def test_only_arguments_can_be_completed_and_once(server_of):
         server.completion("sail", "port")(no_values)
 
 
-async def test_a_function_with_a_third_parameter_is_rejected(server_completion, serve, caplog):
+def test_a_function_with_a_third_parameter_is_rejected(server_completion):
+    with pytest.raises(TypeError, match="parameter 'more' receives no value"):
+
+        @server_completion.completion("sail", "port")
+        async def ports(typed: str, settled: dict, more: str, ctx: Context):
+            return []
+
+
+async def test_a_completion_may_yield_its_values(server_completion, serve):
     @server_completion.completion("sail", "port")
-    async def ports(typed: str, settled: dict, more: str, ctx: Context):
-        return []
+    def ports(typed: str):
+        yield f"{typed}slo"
 
     asker = await serve(server_completion)
-    assert (await asker.error("completion/complete", of_prompt("port")))["code"] == -32603
-    assert "parameter 'more' receives no value" in caplog.text
+    assert (await completion(asker, of_prompt("port", "O")))["values"] == ["Oslo"]
 
 
 async def test_without_completions_the_method_is_not_found(server_of, serve):

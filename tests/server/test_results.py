@@ -180,7 +180,7 @@ async def test_a_generator_is_rejected_by_name(serve, caplog):
 
     @server.tool
     def waves():
-        yield 1
+        return (height for height in [1, 2])
 
     asker = await serve(server)
     assert await asker.failure("waves") == "internal error in waves"

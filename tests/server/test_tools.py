@@ -483,13 +483,39 @@ async def test_a_tool_whose_meta_has_no_json_form_hides_no_other(server, serve, 
     [
         ("async def handler(port: complex): ...", "'port': the type <class 'complex'> has no JSON"),
         ("async def handler(ctx: ThreadContext): ...", "'ctx' has to be a Context"),
+        ("async def handler(a: Context, b: Context): ...", "'b' is a second context"),
+        ("async def handler(self, port: str): ...", "'self' receives no argument: register the"),
     ],
 )
 def test_a_handler_that_cannot_work_is_rejected_at_its_decorator(server, handler, text):
     names = {}
-    exec(f"from mcp_trio import ThreadContext\n{handler}", names)
+    exec(f"from mcp_trio import Context, ThreadContext\n{handler}", names)
     with pytest.raises(TypeError, match=f"parameter {text}"):
         server.tool(names["handler"])
+
+
+def test_a_class_method_is_registered_after_its_class(server):
+    class Harbour:
+        @classmethod
+        def moor(cls) -> str:
+            return cls.__name__
+
+    with pytest.raises(TypeError, match="is not a Python function, method or callable object"):
+        server.tool(Harbour.__dict__["moor"])
+    server.tool(Harbour.moor)
+
+
+@pytest.mark.parametrize("register", ["tool", "prompt"])
+def test_a_generator_is_rejected_at_its_decorator(server, register):
+    def tides():
+        yield "high"
+
+    async def currents():
+        yield "north"
+
+    for handler in (tides, currents):
+        with pytest.raises(TypeError, match=rf"{handler.__name__}\(\) at .*: return a list"):
+            getattr(server, register)(handler)
 
 
 async def test_a_type_may_be_defined_after_the_handler_that_uses_it(server, serve):
