@@ -70,6 +70,57 @@ class CacheHints:
         return {"ttl_ms": round(self.ttl_seconds * 1000), "cache_scope": self.cache_scope}
 
 
+# Checks of attributes -----------------------------------------------------------------------------
+#
+# A client decodes a page of a list as a whole, so one wrong member would hide all entries in it.
+
+
+def check_text(_owner: object, field: "attrs.Attribute[Any]", text: object) -> None:
+    """Check that an attribute is a string, or None if that is its default."""
+    if not (isinstance(text, str) or text is field.default is None):
+        raise TypeError(f"{field.alias}={text!r} has to be a string")
+
+
+def check_icons(_owner: object, _field: object, icons: Any) -> None:
+    """Check a list of icons, each of which may also be a dict."""
+    if icons is None:
+        return
+    try:
+        msgspec.convert(msgspec.to_builtins(icons), list[types.Icon])
+    except (TypeError, msgspec.ValidationError) as error:
+        example = '[Icon(src="https://example.com/icon.png")]'
+        raise TypeError(
+            f"icons={icons!r} has to be a list of icons, such as {example}: {error}"
+        ) from error
+
+
+def _check_size(_resource: object, _field: object, size: Any) -> None:
+    if not (isinstance(size, int) or size is None):
+        raise TypeError(f"size={size!r} has to be a number of bytes")
+
+
+def _check_meta(_entry: object, _field: object, meta: Any) -> None:
+    if meta is None:
+        return
+    if not isinstance(meta, Mapping):
+        raise TypeError(f"meta={meta!r} has to be a dict")
+    check_keys(cast("Mapping[str, Any]", meta))
+
+
+def _check_timeout(tool: "RegisteredTool", _field: object, timeout: Any) -> None:
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(
+            f"timeout={timeout!r} of {tool.name!r} is not a positive number of seconds"
+        )
+    if not (tool.runs_in_thread or is_async(tool.signature.handler)):
+        raise ValueError(
+            f"timeout={timeout!r} cannot end {tool.name!r}, which runs in the event loop: make it"
+            " `async def`, or leave out thread=False"
+        )
+
+
 # Registered handlers ------------------------------------------------------------------------------
 #
 # Their list entries are made for the newest protocol version; members that an older version lacks
@@ -87,28 +138,10 @@ class Registered:
         origin: The mounted server that has the handler; None for a handler of the server itself.
     """
 
-    name: str
+    name: str = attrs.field(validator=check_text)
     signature: Signature
     runs_in_thread: bool
     origin: Origin | None = None
-
-
-def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) -> None:
-    check_keys(meta or ())
-
-
-def _check_timeout(tool: "RegisteredTool", _field: object, timeout: float | None) -> None:
-    if timeout is None:
-        return
-    if not timeout > 0:
-        raise ValueError(
-            f"timeout={timeout!r} of {tool.name!r} is not a positive number of seconds"
-        )
-    if not (tool.runs_in_thread or is_async(tool.signature.handler)):
-        raise ValueError(
-            f"timeout={timeout!r} cannot end {tool.name!r}, which runs in the event loop: make it"
-            " `async def`, or leave out thread=False"
-        )
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -118,9 +151,11 @@ class RegisteredEntry(Registered):
     kind: ClassVar[str]
     """The registry's table: "tools", "resources" or "prompts"."""
 
-    given_description: str | None = attrs.field(default=None, alias="description")
-    title: str | None = None
-    icons: Sequence[types.Icon] | None = None
+    given_description: str | None = attrs.field(
+        default=None, alias="description", validator=check_text
+    )
+    title: str | None = attrs.field(default=None, validator=check_text)
+    icons: Sequence[types.Icon] | None = attrs.field(default=None, validator=check_icons)
     tags: frozenset[str] = frozenset()
     meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
     resumable: bool | str = False
@@ -277,8 +312,8 @@ class RegisteredResource(RegisteredEntry):
     kind: ClassVar[str] = "resources"
 
     template: UriTemplate
-    mime_type: str | None = None
-    size: int | None = None
+    mime_type: str | None = attrs.field(default=None, validator=check_text)
+    size: int | None = attrs.field(default=None, validator=_check_size)
     annotations: types.Annotations | None = None
     hints: CacheHints
 

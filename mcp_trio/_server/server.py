@@ -40,8 +40,10 @@ from mcp_trio._server.registry import (
     RegisteredResource,
     RegisteredTool,
     Registry,
+    check_icons,
     check_method_name,
     check_states,
+    check_text,
     method_with_params,
 )
 from mcp_trio._server.results import given_output_schema
@@ -219,19 +221,21 @@ class Server:
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
 
     Raises:
-        TypeError: `lifespan` is no async context manager, or takes no server; or an option is
-            unknown.
+        TypeError: `lifespan` is no async context manager, or takes no server; a name or another
+            text is no string; or an option is unknown.
         ValueError: `errors` or `cache_scope` is unknown, `offers` contains another name, a method
             cannot be handled, a protocol version is unknown, or `list_ttl_seconds` is negative.
     """
 
-    name: str
-    version: str = attrs.field(default="0", kw_only=True)
-    instructions: str | None = attrs.field(default=None, kw_only=True)
-    title: str | None = attrs.field(default=None, kw_only=True)
-    description: str | None = attrs.field(default=None, kw_only=True)
-    icons: Sequence[types.Icon] | None = attrs.field(default=None, kw_only=True)
-    website_url: str | None = attrs.field(default=None, kw_only=True)
+    name: str = attrs.field(validator=check_text)
+    version: str = attrs.field(default="0", kw_only=True, validator=check_text)
+    instructions: str | None = attrs.field(default=None, kw_only=True, validator=check_text)
+    title: str | None = attrs.field(default=None, kw_only=True, validator=check_text)
+    description: str | None = attrs.field(default=None, kw_only=True, validator=check_text)
+    icons: Sequence[types.Icon] | None = attrs.field(
+        default=None, kw_only=True, validator=check_icons
+    )
+    website_url: str | None = attrs.field(default=None, kw_only=True, validator=check_text)
     errors: Literal["generic", "message"] = attrs.field(
         default="generic", kw_only=True, validator=attrs.validators.in_(("generic", "message"))
     )

@@ -626,6 +626,46 @@ async def test_tool_names_keep_their_case(serve):
     assert [row["name"] for row in (await asker.result("tools/list"))["tools"]] == names
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": 5}, "name=5 has to be a string"),
+        ({"title": 5}, "title=5 has to be a string"),
+        ({"description": ["x"]}, r"description=\['x'\] has to be a string"),
+        ({"icons": ["https://example.org/a.png"]}, "has to be a list of icons"),
+        ({"icons": object()}, "has to be a list of icons"),
+        ({"meta": ["x"]}, r"meta=\['x'\] has to be a dict"),
+        ({"mime_type": 5}, "mime_type=5 has to be a string"),
+        ({"size": "5"}, "size='5' has to be a number of bytes"),
+    ],
+)
+def test_an_option_of_another_type_is_rejected_since_it_would_hide_the_whole_list(options, text):
+    server = Server("harbour")
+    with pytest.raises(TypeError, match=text):
+        server.resource("x:1", **options)(nothing)
+    if not options.keys() & {"mime_type", "size"}:
+        with pytest.raises(TypeError, match=text):
+            server.tool(**options)(nothing)
+        with pytest.raises(TypeError, match=text):
+            server.prompt(**options)(nothing)
+
+
+@pytest.mark.parametrize(
+    "options", [{"name": None}, {"version": 1.0}, {"instructions": ["x"]}, {"icons": ["x"]}]
+)
+def test_what_a_server_sends_in_the_handshake_is_checked_at_once(options):
+    with pytest.raises(TypeError, match=f"{next(iter(options))}=.* has to be a"):
+        Server(**{"name": "harbour", **options})
+
+
+async def test_an_icon_may_be_a_dict(serve):
+    server = Server("harbour")
+    server.tool(icons=[{"src": "https://example.org/a.png"}])(nothing)
+    asker = await serve(server, protocol_version=D)
+    (tool,) = (await asker.result("tools/list"))["tools"]
+    assert tool["icons"] == [{"src": "https://example.org/a.png"}]
+
+
 # Order.
 
 

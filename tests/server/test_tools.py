@@ -1092,7 +1092,7 @@ async def test_a_suspended_handler_ends_at_its_time_limit(server, serve, autojum
     assert failure_text(await asker.result("tools/call", call | retry)) == LATE
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan])
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, "5"])
 def test_a_time_limit_that_is_not_positive_is_rejected_at_the_decorator(server, timeout):
     with pytest.raises(ValueError, match="'long' is not a positive number of seconds"):
         server.tool(timeout=timeout)(long)
