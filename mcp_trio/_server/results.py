@@ -31,6 +31,7 @@ from mcp_trio._server.introspection import (
     strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
+    TypeAdapter,
     error_line,
     is_plain,
     is_pydantic,
@@ -491,6 +492,13 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
     if signature.plain_schema(hint) is None:
         decodable = signature.adapter.decodable(hint)
         schema = with_keywords_at_root(json_schema(decodable))
+        if any(map(is_pydantic, reachable([hint]))):
+            # The form that pydantic writes may not be one that it accepts: it has computed fields
+            # and serialization aliases. Then the schema of that form also checks the values.
+            adapter = TypeAdapter(signature.converter, pydantic_mode="serialization")
+            written = with_keywords_at_root(json_schema(adapter.decodable(hint)))
+            if written != schema:
+                return given_output_schema(written, signature.limits)
         return OutputSchema(schema, _validation_errors(decodable))
     return _output_schema_of_class(hint) if type(hint) is type else _plain_output_schema(hint)
 

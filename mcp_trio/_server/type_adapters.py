@@ -580,9 +580,14 @@ def _pydantic_adapter(hint: Any) -> Any:
 
 @attrs.frozen(eq=False, repr=False)
 class PydanticDecoder(CustomDecoder):
-    """A decoder by pydantic, with the strictness of the model (lax by default)."""
+    """A decoder by pydantic, with the strictness of the model (lax by default).
+
+    The `mode` decides of which values `schema` is the schema: of those that pydantic accepts, or of
+    those that it writes, which may have other names and computed fields.
+    """
 
     hint: Any
+    mode: Literal["validation", "serialization"] = "validation"
 
     @property
     def inner(self) -> Sequence[Any]:
@@ -615,7 +620,9 @@ class PydanticDecoder(CustomDecoder):
     def _schema(self, name_template: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the schema and its definitions, whose names are made from the template."""
         schema: dict[str, Any] = _pydantic_adapter(self.hint).json_schema(
-            ref_template=f"#/$defs/{name_template}", schema_generator=_schema_generator()
+            ref_template=f"#/$defs/{name_template}",
+            schema_generator=_schema_generator(),
+            mode=self.mode,
         )
         own = {name_template.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
         if "title" in schema and isinstance(self.hint, type):
@@ -846,10 +853,11 @@ class TypeAdapter:
     """Turns annotations into types that msgspec can decode.
 
     The custom type of a class with fields is made once and kept, so that the class may refer to
-    itself.
+    itself. `pydantic_mode` is the mode of each `PydanticDecoder`.
     """
 
     converter: "Converter | None" = None
+    pydantic_mode: Literal["validation", "serialization"] = "validation"
     _built: dict[Any, Any] = attrs.field(factory=dict[Any, Any], init=False)
 
     def decodable(self, hint: Any) -> Any:
@@ -908,7 +916,7 @@ class TypeAdapter:
 
     def _decoder_of(self, hint: Any) -> CustomDecoder | None:
         if is_pydantic(hint):
-            return PydanticDecoder(hint)
+            return PydanticDecoder(hint, self.pydantic_mode)
         for base in hint.__mro__ if isinstance(hint, type) else ():
             if base in _STANDARD_DECODERS:
                 return _STANDARD_DECODERS[base](hint)

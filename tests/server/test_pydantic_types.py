@@ -3,6 +3,7 @@
 import json
 import pathlib
 import types
+from decimal import Decimal
 from typing import Annotated, Generic, Literal, Optional, TypeVar
 
 import attrs
@@ -349,6 +350,58 @@ async def test_a_tool_takes_and_gives_models(serve):
         "to.city: missing",
         "to.number: missing",
     ]
+
+
+class Ship(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(validation_alias="shipName", serialization_alias="called")
+    tons: Decimal = Decimal("1.5")
+    secret: int = Field(default=1, exclude=True)
+    harbour: str
+
+    @pydantic.field_serializer("harbour")
+    def code(self, harbour: str) -> list[str]:
+        return [harbour]
+
+    @pydantic.computed_field
+    @property
+    def heavy(self) -> bool:
+        return self.tons > 1
+
+
+SHIP = {"called": "Fram", "tons": "1.5", "harbour": ["Oslo"], "heavy": True}
+
+
+@pytest.mark.parametrize(
+    ("hint", "wrap"), [(Ship, lambda ship: ship), (list[Ship], lambda ship: [ship])]
+)
+async def test_the_output_schema_is_that_of_the_form_that_pydantic_writes(serve, hint, wrap):
+    server = Server("harbour")
+
+    async def ship() -> hint:
+        return wrap(Ship(shipName="Fram", harbour="Oslo"))
+
+    server.tool(ship)
+    asker = await serve(server, protocol_version="2026-07-28")
+    (tool,) = (await asker.result("tools/list"))["tools"]
+    result = await asker.result("tools/call", {"name": "ship", "arguments": {}})
+    assert result["structuredContent"] == wrap(SHIP)
+    jsonschema.validate(wrap(SHIP), tool["outputSchema"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrap(SHIP | {"secret": 1}), tool["outputSchema"])
+
+
+async def test_a_dict_that_does_not_fit_the_form_that_pydantic_writes_fails(serve, caplog):
+    server = Server("harbour")
+
+    @server.tool
+    async def ship() -> Ship:
+        return SHIP | {"heavy": "yes"}
+
+    asker = await serve(server)
+    assert await asker.failure("ship") == "internal error in ship"
+    assert "it does not match the output schema: heavy" in caplog.text
 
 
 def test_pydantic_is_imported_only_if_a_type_of_it_is_used():
