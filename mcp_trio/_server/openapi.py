@@ -147,14 +147,14 @@ class OpenApiReport:
 
 # Reading a document ------------------------------------------------------------------------------
 
-_VERSION: Final = re.compile(r"3\.([01])\.\d+.*")
+_VERSION: Final = re.compile(r"3\.([01])(?:\..*)?")
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
 class _Info(msgspec.Struct):
     title: str = ""
-    version: str = "0"
+    version: str | int | float = "0"  # an unquoted 1.0 is a number in YAML
 
 
 class _Server(msgspec.Struct, rename="camel"):
@@ -219,6 +219,13 @@ class _Operation(msgspec.Struct, rename="camel"):
     servers: list[_Server] = []
 
 
+def _converted(value: Any, kind: type[T]) -> T:
+    """Return a part of a document as an object of a class; members that are null are left out."""
+    if is_object(value):
+        value = {name: member for name, member in value.items() if member is not None}
+    return msgspec.convert(value, kind)
+
+
 def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
     """Return an OpenAPI document, given as an object, as text in JSON or YAML, or by its path.
 
@@ -227,7 +234,9 @@ def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
         OSError: The file cannot be read.
         ValueError: The document is not one of OpenAPI 3.0 or 3.1.
     """
-    contents: Any = spec if isinstance(spec, Mapping) else _read_contents(spec)
+    contents: Any = dict(spec) if isinstance(spec, Mapping) else _read_contents(spec)
+    # JSON has names that are strings only: the status `200:` of a response is a number in YAML.
+    contents = msgspec.to_builtins(contents, str_keys=True)
     document: Schema = contents if is_object(contents) else {}
     if "swagger" in document:
         raise ValueError(
@@ -244,15 +253,16 @@ def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
 
 def _read_contents(spec: str | os.PathLike[str]) -> Any:
     """Return the parsed contents of a text in JSON or YAML, or of the file at a path."""
-    if isinstance(spec, str) and (spec.lstrip().startswith("{") or "\n" in spec):
+    if isinstance(spec, str) and (spec.lstrip(_BLANKS).startswith("{") or "\n" in spec):
         text, name = spec, "the text"
     elif isinstance(spec, str) and re.match("https?://", spec):
         raise ValueError(f"from_openapi() fetches nothing: download {spec}, and give its path")
     else:
         text, name = Path(spec).read_text(encoding="utf-8"), os.fspath(spec)
-    if text.lstrip().startswith("{"):
+    stripped = text.lstrip(_BLANKS)
+    if stripped.startswith("{"):
         try:
-            return msgspec.json.decode(text)
+            return msgspec.json.decode(stripped)
         except msgspec.DecodeError as error:
             raise ValueError(f"{name} is not JSON: {error}") from error
     try:
@@ -271,11 +281,13 @@ def _read_contents(spec: str | os.PathLike[str]) -> Any:
     for tag, pattern, first in _YAML_SCALARS:
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))
     try:
-        # JSON has names that are strings only: the status `200:` of a response is a number in YAML.
-        return msgspec.to_builtins(yaml.load(text, Loader), str_keys=True)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is not YAML: {error}") from error
 
+
+# The characters that may be before a document: white space, and a byte order mark.
+_BLANKS: Final = "\ufeff \t\r\n"
 
 # https://yaml.org/spec/1.2.2/#1022-tag-resolution
 _YAML_SCALARS: Final = (
@@ -366,7 +378,7 @@ class _OperationReader:
     def _part(self, value: Any, kind: type[T], name: str) -> T:
         """Return a part of the document, or what it refers to, as an object of a class."""
         try:
-            return msgspec.convert(self.document.resolve(value), kind)
+            return _converted(self.document.resolve(value), kind)
         except msgspec.ValidationError as error:
             raise Unsupported(f"{name} is malformed: {error}") from error
 
@@ -660,6 +672,7 @@ def _resource_uri(
     if method != "GET":
         raise Unsupported("a resource is read by GET")
     arguments: dict[str, RequestArgument] = {}
+    in_path: dict[str, str] = {}
     in_query: list[str] = []
     for argument in reader.arguments:
         kind = reader.properties[argument.name].get("type")
@@ -676,9 +689,10 @@ def _resource_uri(
         variable = unique(name, arguments)
         arguments[variable] = argument
         if argument.location == "path":
-            path = path.replace(f"{{{argument.wire_name}}}", f"{{{variable}}}")
+            in_path[argument.wire_name] = variable
         else:
             in_query.append(variable)
+    path = re.sub(r"\{([^{}]+)\}", lambda found: f"{{{in_path[found[1]]}}}", path)
     query = f"{{?{','.join(in_query)}}}" if in_query else ""
     return f"api:{path}{query}", arguments
 
@@ -818,7 +832,7 @@ class OperationRegistration:
             for method in [key for key in item if key in _METHODS]:
                 key = f"{method.upper()} {path}"
                 try:
-                    parsed = msgspec.convert(self.document.resolve(item[method]), _Operation)
+                    parsed = _converted(self.document.resolve(item[method]), _Operation)
                 except (Unsupported, msgspec.ValidationError) as reason:
                     operation = OpenApiOperation(method=method.upper(), path=path, id=key)
                     yield operation, Unsupported(f"the operation is malformed: {reason}"), item
@@ -846,7 +860,8 @@ class OperationRegistration:
         own_url = parsed.servers[0].filled() if parsed.servers else own_url
         if own_url is not None and url is not None and own_url.rstrip("/") != url.rstrip("/"):
             raise Unsupported(f"its server is {own_url}, and not {url}")
-        shared = path_item.get("parameters", [])
+        given = path_item.get("parameters")
+        shared: Any = [] if given is None else given
         if not is_array(shared):
             raise Unsupported("the parameters of the path item are malformed")
         reader.read(operation.path, parsed, shared)
@@ -901,7 +916,7 @@ def info_of(document: Document) -> dict[str, str]:
         info = msgspec.convert(document.contents.get("info"), _Info)
     except msgspec.ValidationError as error:
         raise ValueError(f"the info of the document is malformed: {error}") from error
-    return {"name": info.title or "openapi", "version": info.version}
+    return {"name": info.title or "openapi", "version": str(info.version)}
 
 
 def _server_url(contents: Schema) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from datetime import date
 from pathlib import Path
 
 import attrs
@@ -799,6 +800,15 @@ def test_a_path_that_is_no_template_is_no_resource():
     assert "two expressions have no text or sign between them" in entry.reason
 
 
+def test_similar_names_in_the_path_of_a_resource_stay_apart():
+    names = ("ship-no", "ship_no")
+    parameters = [{"name": name, "in": "path", "required": True} for name in names]
+    path = {"/{ship-no}/{ship_no}": {"get": {"parameters": parameters, "responses": {}}}}
+    server = Server.from_openapi(document(path), resources=lambda _: True)
+    (entry,) = server.openapi_report.entries
+    assert entry.name == "api:/{ship_no}/{ship_no_2}", entry.reason
+
+
 async def test_a_resource_that_the_api_does_not_have_is_not_found(api, reading):
     api.answer = answer(b"no", status="404 Not Found")
     with pytest.raises(ResourceNotFound) as caught:
@@ -854,6 +864,42 @@ def test_a_document_is_given_in_several_forms(form, tmp_path):
         "path as a string": str(file),
     }
     assert Server.from_openapi(forms[form]).openapi_report.accepted
+
+
+def test_an_object_of_a_yaml_library_may_have_numbers_as_names():
+    get = {"operationId": "x", "responses": {200: {"description": "ships"}}}
+    body = body_of({"type": "object", "properties": {"day": {"default": date(2026, 11, 30)}}})
+    spec = document({"/x": {"get": get}, "/y": {"post": {"requestBody": body, "responses": {}}}})
+    report = Server.from_openapi(spec).openapi_report
+    assert [entry.outcome for entry in report.entries] == ["tool", "tool"]
+
+
+@pytest.mark.parametrize("blanks", ["\ufeff", "\ufeff\n", "\r\n"])
+@pytest.mark.parametrize("form", ["text", "file"])
+def test_json_may_have_a_byte_order_mark(blanks, form, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    text = blanks + json.dumps(document(operation()))
+    file = tmp_path / "api.json"
+    file.write_text(text, encoding="utf-8")
+    assert Server.from_openapi(text if form == "text" else file).openapi_report.accepted
+
+
+@pytest.mark.parametrize(
+    ("version", "of_api"), [("3.0", 1), ("3.1", 1.5), ("3.1.0-rc1", "2026-11")]
+)
+def test_versions_may_be_short_or_numbers(version, of_api):
+    spec = document(operation(), version)
+    spec["info"]["version"] = of_api
+    assert Server.from_openapi(spec).version == str(of_api)
+
+
+def test_a_member_that_is_null_is_left_out():
+    parameter = {"name": "a", "in": "query", "description": None, "schema": {"type": "string"}}
+    spec = document(
+        operation(summary=None, tags=None, requestBody=None, parameters=[parameter]), "3.0.0"
+    )
+    spec["paths"]["/x"]["parameters"] = None
+    assert tool_of(spec).input_schema["properties"] == {"a": {"type": "string"}}
 
 
 def test_yaml_is_read_as_json_would_be():
