@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import attrs
 import msgspec
 
+from mcp_trio._server.introspection import check_positional_call
 from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRu
 
 def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | None:
     """Return the rule for the arguments of a decorator; None if they restrict nothing."""
-    if access is not None and not callable(access):
-        raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
+    if access is not None:
+        if not callable(access):
+            raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
+        check_positional_call(access, "the condition of access=", "ctx")
     if scopes == () and access is None:
         return None
     from mcp_trio._auth.challenges import checked_scopes  # only a server with access rules needs it

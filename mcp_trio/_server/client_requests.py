@@ -387,9 +387,14 @@ class Sampling(ClientQuestion[CreateMessageResult]):
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 
     def as_sent(self) -> Question:
-        return Question(
-            method=_SAMPLE, params=self._params, check=self.read, on_progress=self.progress
-        )
+        params = self._params
+        try:
+            # The messages are typed, and may be large.
+            options = msgspec.structs.replace(params, messages=[])
+            msgspec.convert(msgspec.to_builtins(options), CreateMessageParams)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise TypeError(f"{_SAMPLE}: an option is invalid: {error}") from error
+        return Question(method=_SAMPLE, params=params, check=self.read, on_progress=self.progress)
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
         """Return the model's message; content that is a list of one block becomes that block."""

@@ -450,10 +450,12 @@ def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Cal
             runs it again, or else raises `OutcomeUnknown` in the handler.
 
     Raises:
-        TypeError: The function is a generator; an effect returns one value.
+        TypeError: This is no function, or a generator; an effect returns one value.
     """
     if function is None:
         return cast("Callable[[F], F]", functools.partial(effect, repeatable=repeatable))
+    if not callable(function):
+        raise TypeError(f"@effect takes a function, not {function!r}; write it below @classmethod")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
 

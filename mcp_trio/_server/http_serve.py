@@ -513,9 +513,11 @@ def run_http(
     Raises:
         SystemExit: As `run_until_signal`; with status 1 and a text if a worker ended before all
             workers had served.
+        TypeError: An option is unknown.
         ValueError: Options contradict each other; or the server cannot have several workers.
         Exception: The error that `serve_http` raised, not in an exception group.
     """
+    check_option_names("Server.run()", options, RunHttpOptions.__annotations__)
     if workers == 1:
         exit_seconds = server.limits.shutdown.exit_seconds
         run_until_signal(

@@ -176,6 +176,12 @@ class ResultLimit:
 _CACHED_MAX: Final = 1_000
 
 
+def _checked_tools(tools: Collection[str]) -> Collection[str]:
+    if isinstance(tools, str):
+        raise TypeError(f"tools are a set of names: write {{{tools!r}}}")
+    return tools
+
+
 @attrs.define(eq=False)
 class CacheResults:
     """A middleware that keeps the results of tools for a time, for each client and its rights.
@@ -188,7 +194,7 @@ class CacheResults:
         seconds: The time for which a result is kept.
     """
 
-    tools: Collection[str]
+    tools: Collection[str] = attrs.field(converter=_checked_tools)
     seconds: float = attrs.field(validator=attrs.validators.gt(0))
     # The JSON text of each result, and the time until which it is kept.
     _kept: dict[str, tuple[str, float]] = attrs.field(factory=dict[Any, Any], init=False)

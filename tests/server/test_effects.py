@@ -443,6 +443,12 @@ async def test_a_thread_that_the_handler_started_itself_has_no_effects(
     assert "before the thread starts" in await asker.call("run")
 
 
+@pytest.mark.parametrize("function", [5, classmethod(print)])
+def test_what_cannot_be_called_is_no_effect(function):
+    with pytest.raises(TypeError, match="@effect takes a function, not"):
+        effect(function)
+
+
 def test_generators_are_no_effects():
     def numbers():
         yield 1

@@ -1135,6 +1135,8 @@ async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, th
         (7, {}, "a message is a text"),
         ([b"x"], {}, "a message is a text"),
         ("Why?", {"colour": "blue"}, "'colour'"),
+        ("Why?", {"model_preferences": "fast"}, r"Expected `object \| null`, got `str`"),
+        ("Why?", {"metadata": {"why": print}}, "builtin_function_or_method"),
     ],
 )
 async def test_an_invalid_sampling_request_is_never_sent(

@@ -310,6 +310,11 @@ async def test_an_expired_result_is_made_again(server):
     assert calls == [1, 1]
 
 
+def test_one_string_is_no_set_of_tools():
+    with pytest.raises(TypeError, match=r"write \{'slow'\}"):
+        CacheResults("slow", seconds=60)
+
+
 async def test_the_results_that_were_made_last_are_kept(server, monkeypatch):
     monkeypatch.setattr("mcp_trio._server.middleware._CACHED_MAX", 2)
     calls = []

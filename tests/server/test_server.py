@@ -305,6 +305,11 @@ def test_the_transport_for_old_clients_is_part_of_http():
         Server("harbour").run("sse")
 
 
+def test_an_unknown_option_of_http_is_rejected_with_the_one_that_is_meant():
+    with pytest.raises(TypeError, match=r"run\(\) .* option 'prt'; did you mean 'port'\?"):
+        Server("harbour").run("http", prt=1)
+
+
 def test_an_unknown_transport_is_rejected():
     with pytest.raises(ValueError, match="unknown transport 'smoke': choose from stdio"):
         Server("harbour").run("smoke")

@@ -520,6 +520,8 @@ def test_rules_that_cannot_be_meant_are_rejected():
         server.tool(scopes={"a b"})(lambda: None)
     with pytest.raises(TypeError, match="function of the context"):
         server.tool(access=True)(lambda: None)
+    with pytest.raises(TypeError, match="the condition of access= '<lambda>' has to be"):
+        server.tool(access=lambda: True)(lambda: None)
     for wrong in (7, object(), print):
         with pytest.raises(TypeError, match="auth= takes"):
             Server("rules", auth=wrong)
