@@ -741,9 +741,9 @@ class Server:
     ) -> Any:
         """Register a function as a prompt: `@server.prompt`, or `@server.prompt("name")`.
 
-        The parameters of the function are the prompt's arguments, which clients send as strings;
-        descriptions come from the docstring. The function returns a text, a message, or a list of
-        them.
+        The parameters of the function are the prompt's arguments, which clients send as strings: a
+        list or an object as JSON. Descriptions come from the docstring. The function returns a
+        text, a message, or a list of them.
 
         Args:
             handler: The function, `async def` or `def`; or the name of the prompt.

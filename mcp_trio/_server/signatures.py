@@ -436,12 +436,27 @@ class Signature:
             raise ArgumentsError(self._errors_in(values, convert, error)) from error
 
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
-        """Decode arguments as `decode`, but all are strings, of prompts and templates."""
+        """Decode arguments as `decode`, but all are strings, of prompts and templates.
+
+        The string for a list or an object is its JSON text.
+        """
+        given = {name: self._with_json_read(name, text) for name, text in values.items()}
         try:
-            arguments: msgspec.Struct = _read_text(values, self.arguments_type)
+            arguments: msgspec.Struct = _read_text(given, self.arguments_type)
         except msgspec.ValidationError as error:
-            raise ArgumentsError(self._errors_in(values, _read_text, error)) from error
+            raise ArgumentsError(self._errors_in(given, _read_text, error)) from error
         return arguments
+
+    def _with_json_read(self, name: str, text: str) -> Any:
+        """Return the list or object in a text, if the argument of this name cannot be the text."""
+        if not text.startswith(("[", "{")) or name not in self.parameters:
+            return text
+        try:
+            _read_text(text, self.parameters[name].hint)
+        except msgspec.ValidationError:
+            with contextlib.suppress(*_DECODE_ERRORS):
+                return msgspec.json.decode(text)
+        return text
 
     def _errors_in(
         self, values: Any, read: Callable[[Any, Any], Any], error: Exception

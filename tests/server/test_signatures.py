@@ -448,6 +448,21 @@ def test_text_values_are_read_as_their_types():
     ]
 
 
+def test_lists_and_objects_are_read_from_json_text():
+    def handler(text: str, days: list[int] = [], ports: dict[str, bool] | None = None):  # noqa: B006
+        return text, days, ports
+
+    found = signature_of(handler)
+    arguments = found.decode_text({"text": "[1]", "days": "[1, 2]", "ports": '{"Oslo": true}'})
+    assert handler(**found.bind(arguments, None)) == ("[1]", [1, 2], {"Oslo": True})
+    with pytest.raises(ArgumentsError) as caught:
+        found.decode_text({"text": "a", "days": '["x"]', "ports": "{"})
+    assert caught.value.lines == [
+        "days[0]: expected int, got str",
+        "ports: expected object | null, got str",
+    ]
+
+
 def test_bound_values_are_the_decoded_objects_and_not_copies():
     found = signature_of(lambda trip: trip)
     arguments = found.decode(b'{"trip":{"stops":[]}}')
