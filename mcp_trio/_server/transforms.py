@@ -15,7 +15,8 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.suggestions import did_you_mean
-from mcp_trio._server.introspection import DeclaredParameter
+from mcp_trio._server.introspection import SCALARS, DeclaredParameter
+from mcp_trio._server.registry import check_text
 from mcp_trio._server.signatures import (
     ArgumentsError,
     Docstring,
@@ -24,6 +25,7 @@ from mcp_trio._server.signatures import (
     RawSignature,
     Signature,
 )
+from mcp_trio._server.type_adapters import convert
 
 if TYPE_CHECKING:
     from mcp_trio._server.registry import Registered, RegisteredTool
@@ -39,8 +41,8 @@ class Argument:
         default: The new default, which makes the argument optional.
     """
 
-    name: str | None = None
-    description: str | None = attrs.field(default=None, kw_only=True)
+    name: str | None = attrs.field(default=None, validator=check_text)
+    description: str | None = attrs.field(default=None, kw_only=True, validator=check_text)
     default: Any = attrs.field(default=msgspec.NODEFAULT, kw_only=True)
 
 
@@ -96,19 +98,20 @@ class ToolTransform:
         changes: The changes of arguments, by their names in the base.
         wrapper: The user's function that calls the base, with a `WrapperSignature`; or None.
         names: The name of each argument that is not fixed, by its name in the base.
+        values: The values of fixed arguments, and the changed defaults, by the same names.
 
     Raises:
         TypeError: An annotation of the base cannot be resolved.
-        ValueError: There is no such argument, two arguments would have the same name, a new name is
-            not possible, or the base has a JSON Schema in which arguments cannot be changed.
+        ValueError: There is no such argument, it cannot have the value, two arguments would have
+            the same name, a new name is not possible, or the base has a JSON Schema in which
+            arguments cannot be changed.
     """
 
     base: "RegisteredTool"
     changes: Mapping[str, Change]
     wrapper: "Registered | None"
     names: Mapping[str, str] = attrs.field(init=False)
-    # The values that the base gets if a call does not give them: fixed ones and changed defaults.
-    _values: Mapping[str, Parameter] = attrs.field(init=False)
+    values: dict[str, Parameter] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         tool, base, changes = self.base.name, self.base.signature, self.changes
@@ -142,15 +145,20 @@ class ToolTransform:
             raise ValueError(
                 f"the arguments of {tool!r} cannot be changed: its input schema has {unknown[0]!r}"
             )
-        values = {
-            name: change.value if isinstance(change, Fixed) else change.default
-            for name, change in changes.items()
-        }
-        self._values = {
-            name: base.parameter(name, Any, value)
-            for name, value in values.items()
-            if value is not msgspec.NODEFAULT
-        }
+        self.values = {}
+        for name, change in changes.items():
+            value = change.value if isinstance(change, Fixed) else change.default
+            if value is msgspec.NODEFAULT:
+                continue
+            # A string, number or bool is read as that of a call; the tool gets others as they are.
+            if given is None and value is not None and type(value) in SCALARS:
+                try:
+                    value = convert(value, base.parameters[name].hint)
+                except msgspec.ValidationError as error:
+                    raise ValueError(
+                        f"{value!r} cannot be the argument {name!r} of {tool!r}: {error}"
+                    ) from error
+            self.values[name] = base.parameter(name, Any, value)
 
     def signature(self) -> Signature:
         """Return the signature of the transformed tool."""
@@ -196,7 +204,7 @@ class ToolTransform:
         old_names = {new: old for old, new in self.names.items()}
         values = {
             name: copy.deepcopy(each.default) if each.is_mutable else each.default
-            for name, each in self._values.items()
+            for name, each in self.values.items()
         }
         for name, value in given.items():
             if name in self.names and name not in old_names:
@@ -253,8 +261,7 @@ class TransformedSignature(Signature):
             if change.description is not None:
                 special: Any = Annotated  # The last description counts.
                 hint = special[hint, msgspec.Meta(description=change.description)]
-            has_new_default = change.default is not msgspec.NODEFAULT
-            default = change.default if has_new_default else before.default
+            default = self.transform.values.get(old, before).default
             parameters[new] = self.parameter(new, hint, default)
         return parameters
 

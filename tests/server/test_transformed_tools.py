@@ -1,6 +1,7 @@
 """Transformed tools: other names, other arguments, fixed arguments and wrappers."""
 
 import threading
+from datetime import date
 from typing import Annotated, Any
 
 import msgspec
@@ -409,6 +410,16 @@ async def test_a_resumable_tool_stays_resumable_with_its_wrapper(chain):
             "two arguments of 'search' would have the name 'limit'",
         ),
         ({"arguments": {"q": Argument("max-q")}}, ValueError, "'max-q' cannot be the name"),
+        (
+            {"arguments": {"limit": Fixed("many")}},
+            ValueError,
+            "'many' cannot be the argument 'limit' of 'search': Expected `int`, got `str`",
+        ),
+        (
+            {"arguments": {"limit": Argument(default=1.5)}},
+            ValueError,
+            "1.5 cannot be the argument 'limit'",
+        ),
         ({"name": "fi sh"}, ValueError, "'fi sh' is not a valid name"),
         ({"name": "other"}, ValueError, "'other' is registered already"),
         ({"keep": True}, ValueError, "'search' is registered already"),
@@ -427,6 +438,25 @@ def test_an_invalid_change_is_reported_where_the_tool_is_transformed(server, opt
     with pytest.raises(error, match=text.replace("(", r"\(")):
         server.transform_tool("search", **options)
     assert list(server._registry.tools) == ["search", "other"]
+
+
+def test_a_name_that_is_no_string_is_rejected():
+    with pytest.raises(TypeError, match="name=5 has to be a string"):
+        Argument(5)
+
+
+async def test_a_value_of_json_is_read_as_that_of_a_call_would_be(serve):
+    server = Server("harbour")
+
+    @server.tool
+    async def tides(day: date, height: float = 1.0) -> str:
+        return f"{day:%d %B} {height}"
+
+    server.transform_tool(
+        "tides", arguments={"day": Argument(default="2026-11-30"), "height": Fixed(2)}
+    )
+    asker = await serve(server)
+    assert await asker.call("tides") == "30 November 2.0"
 
 
 def test_a_tool_that_is_not_registered_cannot_be_transformed(server):
