@@ -20,15 +20,27 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """A base class that checks its options, and whose `repr()` shows only those that were changed.
 
     Raises:
+        TypeError: An option is no number, or no group of limits.
         ValueError: A number is too small, or NaN.
     """
 
     def __post_init__(self) -> None:
-        for name, value in msgspec.structs.asdict(self).items():
-            least = _LEAST.get(name, 0)
-            if isinstance(value, int | float) and not value >= least:
-                given = f"{type(self).__name__}({name}={value!r})"
-                raise ValueError(f"{given}: it has to be at least {least}")
+        for name, kind in self.__annotations__.items():
+            value, least = getattr(self, name), _LEAST.get(name, 0)
+            error: Exception
+            if isinstance(kind, type) and issubclass(kind, _Options):
+                if isinstance(value, kind):
+                    continue
+                error = TypeError(f"write {name}={kind.__name__}(...)")
+            elif isinstance(value, int | float):
+                if value >= least:
+                    continue
+                error = ValueError(f"it has to be at least {least}")
+            elif value is None and kind not in (int, float):
+                continue
+            else:
+                error = TypeError("it has to be a number")
+            raise type(error)(f"{type(self).__name__}({name}={value!r}): {error}")
 
     def __repr__(self) -> str:
         default = msgspec.structs.asdict(type(self)())

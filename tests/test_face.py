@@ -263,3 +263,17 @@ def test_a_limit_that_is_too_small_or_nan_is_rejected_where_it_is_given(group):
             with pytest.raises(ValueError, match=rf"{name}=.*: it has to be at least {least}"):
                 group(**{name: value})
         group(**{name: least})
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_limit_that_is_no_number_is_rejected_where_it_is_given(group):
+    for name in group.__struct_fields__:
+        with pytest.raises(TypeError, match=f"{name}='1'.*: it has to be a number"):
+            group(**{name: "1"})
+
+
+def test_a_group_of_limits_that_is_a_dict_is_rejected_where_it_is_given():
+    with pytest.raises(TypeError, match=r"write messages=MessageLimits\(\.\.\.\)"):
+        Limits(messages={"bytes_max": 1})
+    with pytest.raises(TypeError, match=r"write limits=Limits\(\.\.\.\)"):
+        Server("harbour", limits={})

@@ -101,15 +101,18 @@ class _Media:
         """Take the bytes, or read the file at once.
 
         Raises:
-            TypeError: Both `data` and `path` are given, or neither.
+            TypeError: Both `data` and `path` are given, or neither; or `data` is a path.
             ValueError: `format` is the MIME type of another kind of media.
             OSError: The file cannot be read.
         """
+        kind_name = type(self).__name__
         if (data is None) is (path is None):
-            raise TypeError(f"{type(self).__name__}() takes either data or path=...")
+            raise TypeError(f"{kind_name}() takes either data or path=...")
+        if isinstance(data, str | os.PathLike):
+            raise TypeError(f"{kind_name}() takes bytes: write {kind_name}(path={data!r})")
         kind, has_kind, subtype = (format or "").rpartition("/")
         if has_kind and kind != self._kind:
-            raise ValueError(f"{type(self).__name__}() takes {self._kind}/..., not {kind}/...")
+            raise ValueError(f"{kind_name}() takes {self._kind}/..., not {kind}/...")
         content = pathlib.Path(path).read_bytes() if path is not None else data or b""
         if not subtype:
             suffix = pathlib.PurePath(path or "").suffix.removeprefix(".").lower()
@@ -365,6 +368,19 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         return raw if self.is_of_objects or allowed != "object" else {"result": raw}
 
 
+def _checked(value: T) -> T:
+    """Return an object of the protocol that a handler has made, after a check of its members.
+
+    Raises:
+        TypeError: A member has a wrong type, which the client would reject.
+    """
+    try:
+        msgspec.convert(msgspec.to_builtins(value), type(value))
+    except msgspec.ValidationError as error:
+        raise TypeError(f"the {type(value).__name__} is malformed: {error}") from error
+    return value
+
+
 def tool_result(
     value: Any,
     writer: JsonWriter,
@@ -409,6 +425,7 @@ def _checked_result(
     output: OutputSchema | None,
 ) -> CallToolResult:
     """Return a result that the handler has made itself, with its structured content encoded."""
+    _checked(msgspec.structs.replace(result, structured_content=msgspec.UNSET))
     # An error result needs no structured content, and the output schema does not apply to it.
     checked_by = None if result.is_error else output
     data = result.structured_content
@@ -448,7 +465,7 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     type(None): lambda _: [],
     str: lambda text: [TextContent(text=text)],
     **dict.fromkeys(_BYTES, _blob_contents),
-    **dict.fromkeys(get_args(Content), lambda content: [content]),
+    **dict.fromkeys(get_args(Content), lambda content: [_checked(content)]),
     Image: lambda image: [ImageContent(data=_base64(image.data), mime_type=image.mime_type)],
     Audio: lambda audio: [AudioContent(data=_base64(audio.data), mime_type=audio.mime_type)],
 }
@@ -586,11 +603,13 @@ def resource_result(
     Raises:
         TypeError: The value has no JSON form.
     """
-    if isinstance(value, ReadResourceResult | InputRequiredResult):
+    if isinstance(value, InputRequiredResult):
         return value
+    if isinstance(value, ReadResourceResult):
+        return _checked(value)
     items = _items(value)
     if items and all(isinstance(item, ResourceContents) for item in items):
-        return ReadResourceResult(contents=items)
+        return ReadResourceResult(contents=[*map(_checked, items)])
     convert = _find_by_class(_RESOURCES, value.__class__)
     if convert is None:
         convert, value = _text_resource, writer.encode(value).decode()
@@ -620,7 +639,7 @@ _RESOURCES: Final[dict[type, Callable[[str, str | None, Any], ResourceContents]]
     **dict.fromkeys(_BYTES, _blob_resource),
     Image: _media_resource,
     Audio: _media_resource,
-    ResourceContents: lambda _uri, _mime_type, contents: contents,
+    ResourceContents: lambda _uri, _mime_type, contents: _checked(contents),
 }
 
 
@@ -640,7 +659,8 @@ def prompt_result(description: str | None, value: Any) -> GetPromptResult | Inpu
     if isinstance(value, InputRequiredResult):
         return value
     if isinstance(value, GetPromptResult):
-        return msgspec.structs.replace(value, messages=[*map(_with_mime_type, value.messages)])
+        messages = [_with_mime_type(_prompt_message(message)) for message in value.messages]
+        return _checked(msgspec.structs.replace(value, messages=messages))
     is_one = _is_pair(value) or not isinstance(value, list | tuple)
     items: list[Any] = [value] if is_one else _items(value)
     messages = [_with_mime_type(_prompt_message(item)) for item in items]
@@ -658,7 +678,7 @@ def _is_pair(value: Any) -> bool:
 
 def _prompt_message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
-        return value
+        value = msgspec.to_builtins(value)
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         text = members.get("content")

@@ -159,6 +159,11 @@ def _checked_annotations(
         raise ValueError(f"the annotations are invalid: {error}") from error
 
 
+def _check_limits(_server: object, _field: object, limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits={limits!r}: write limits=Limits(...)")
+
+
 def _checked_tags(tags: Collection[str]) -> frozenset[str]:
     if isinstance(tags, str):
         raise TypeError(f"tags are a set of strings: write {{{tags!r}}}")
@@ -240,7 +245,9 @@ class Server:
         default="generic", kw_only=True, validator=attrs.validators.in_(("generic", "message"))
     )
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
-    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, repr=False)
+    limits: Limits = attrs.field(
+        default=DEFAULT_LIMITS, kw_only=True, repr=False, validator=_check_limits
+    )
     offers: Collection[str] = attrs.field(default=(), kw_only=True)
     capabilities: types.ServerCapabilities | None = attrs.field(default=None, kw_only=True)
     methods: Mapping[str, Handler] = attrs.field(factory=dict[str, Handler], kw_only=True)

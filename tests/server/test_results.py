@@ -8,6 +8,7 @@ import enum
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import uuid
@@ -175,6 +176,25 @@ def test_the_annotations_of_content_stay_untouched():
     assert tool_result(note).content[0] is note
 
 
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (TextContent(text=5), "TextContent is malformed: Expected `str`, got `int` - at `$.text`"),
+        ([TextContent(text="a"), TextContent(text=None)], "TextContent is malformed"),
+        (CallToolResult(content="moored"), "CallToolResult is malformed: Expected `array`"),
+        (CallToolResult(content=["moored"]), r"Expected `object`, got `str` - at `$.content[0]`"),
+    ],
+)
+def test_content_of_a_wrong_type_is_rejected(made, text):
+    with pytest.raises(TypeError, match=re.escape(text)):
+        tool_result(made)
+
+
+def test_a_path_in_place_of_bytes_is_rejected_with_the_right_argument():
+    with pytest.raises(TypeError, match=r"write Image\(path='chart.png'\)"):
+        Image("chart.png")
+
+
 async def test_a_generator_is_rejected_by_name(serve, caplog):
     server = Server("harbour")
 
@@ -331,12 +351,34 @@ def test_a_message_of_a_prompt_may_be_a_dict(content):
         ({"role": "user"}, "missing required field `content`"),
         ({"role": "system", "content": "hi"}, "Invalid enum value 'system'"),
         ({"role": "user", "content": 3}, "Expected `object`, got `int`"),
+        (PromptMessage(role="system", content=text("hi")), "Invalid enum value 'system'"),
+        (GetPromptResult(messages=[{"role": "user"}]), "missing required field `content`"),
     ],
 )
 def test_a_dict_that_is_no_message_is_rejected_with_an_example(value, fault):
     with pytest.raises(TypeError, match=r'a dict such as \{"role": "user"') as caught:
         prompt_result(None, value)
     assert fault in str(caught.value)
+
+
+def test_a_message_of_a_prompt_may_have_a_text_as_its_content():
+    message = PromptMessage(role="user", content="Moor first.")
+    moored = PromptMessage(role="user", content=text("Moor first."))
+    assert prompt_result(None, message).messages == [moored]
+    assert prompt_result(None, GetPromptResult(messages=[message])).messages == [moored]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ReadResourceResult(contents="moored"),
+        ResourceContents(uri="x:1", text=5),
+        [ResourceContents(uri=5, text="moored")],
+    ],
+)
+def test_contents_of_a_wrong_type_are_rejected(made):
+    with pytest.raises(TypeError, match="is malformed: Expected `"):
+        resource_result("x:1", None, made)
 
 
 @pytest.mark.parametrize(
