@@ -748,6 +748,7 @@ class ThreadContext(BaseContext):
 
     A call that needs the event loop raises `RequestAbandoned` once the request is cancelled. A
     thread cannot be cancelled, so a long handler should check `is_cancelled` from time to time.
+    Threads that the handler starts itself cannot make such calls.
     """
 
     _bridge: ThreadBridge

@@ -35,6 +35,10 @@ Result = TypeVar("Result")
 CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thread", default=None)
 
 
+# The beginning of Trio's error in a thread that is not one of its own.
+_FOREIGN_THREAD: Final = "this thread wasn't created by Trio"
+
+
 @attrs.define(eq=False, repr=False)
 class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
@@ -98,6 +102,13 @@ class ThreadBridge:
             return trio.from_thread.run(self._perform, call, awaits_outcome)
         except trio.RunFinishedError:
             raise _abandoned() from None
+        except RuntimeError as error:
+            if not str(error).startswith(_FOREIGN_THREAD):
+                raise
+            raise RuntimeError(
+                "the context of a `def` handler works only in the handler's own thread: let the"
+                " threads that it starts return their values to it"
+            ) from error
         finally:
             LANE.reset(lane)
 

@@ -1,5 +1,6 @@
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import trio
@@ -165,6 +166,16 @@ async def test_calls_of_a_context_after_its_handler_ended_are_rejected(server, s
     assert await asker.call("leak") == "left"
     assert await asker.call("use") == "rejected"
     assert asker.received == []
+
+
+async def test_a_thread_that_the_handler_started_itself_cannot_use_its_context(server, serve):
+    @server.tool
+    def tides(ctx: ThreadContext) -> str:
+        with ThreadPoolExecutor() as threads:
+            return str(threads.submit(ctx.report_progress, 1).exception())
+
+    asker = await serve(server)
+    assert "works only in the handler's own thread" in await asker.call("tides")
 
 
 @pytest.mark.parametrize("is_run_over", [False, True])
