@@ -138,8 +138,11 @@ def checked_protocol_versions(names: Collection[str]) -> tuple[str, ...]:
     """Return the names of supported protocol versions, sorted from the newest.
 
     Raises:
+        TypeError: The names are one string.
         ValueError: There is no name, or one that is unknown.
     """
+    if isinstance(names, str):
+        raise TypeError(f"protocol_versions are a list: write [{names!r}]")
     unknown = [name for name in names if name not in PROTOCOL_VERSIONS]
     if unknown or not names:
         known = ", ".join(ALL_PROTOCOL_VERSIONS)

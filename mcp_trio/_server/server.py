@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
@@ -164,6 +164,16 @@ def _check_limits(_server: object, _field: object, limits: object) -> None:
         raise TypeError(f"limits={limits!r}: write limits=Limits(...)")
 
 
+def _check_keys(_server: object, _field: object, keys: object) -> None:
+    if not isinstance(keys, KeyRing):  # The text must not contain a secret.
+        raise TypeError("keys= takes a KeyRing: write keys=KeyRing([key])")
+
+
+def _check_observers(_server: object, _field: object, observers: object) -> None:
+    if not isinstance(observers, Iterable):
+        raise TypeError(f"observers= takes a list: write observers=[{observers!r}]")
+
+
 def _checked_tags(tags: Collection[str]) -> frozenset[str]:
     if isinstance(tags, str):
         raise TypeError(f"tags are a set of strings: write {{{tags!r}}}")
@@ -226,8 +236,8 @@ class Server:
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
 
     Raises:
-        TypeError: `lifespan` is no async context manager, or takes no server; a name or another
-            text is no string; or an option is unknown.
+        TypeError: `lifespan` is no async context manager, or takes no server; another option has
+            a wrong type; or an option is unknown.
         ValueError: `errors` or `cache_scope` is unknown, `offers` contains another name, a method
             cannot be handled, a protocol version is unknown, or `list_ttl_seconds` is negative.
     """
@@ -258,14 +268,18 @@ class Server:
     )
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
     # Quoted, so that `help(Server)` shows the name, and not the private module of the class.
-    keys: "KeyRing" = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
+    keys: "KeyRing" = attrs.field(
+        factory=KeyRing.random, kw_only=True, repr=False, validator=_check_keys
+    )
     states: "StateStore | None" = attrs.field(default=None, kw_only=True, repr=False)
     auth: "ResourceServer | None" = attrs.field(
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
     record: "RecordTarget | None" = attrs.field(default=None, kw_only=True, repr=False)
     replayable: bool = attrs.field(default=False, kw_only=True)
-    observers: "Sequence[Observer]" = attrs.field(default=(), kw_only=True, repr=False)
+    observers: "Sequence[Observer]" = attrs.field(
+        default=(), kw_only=True, repr=False, validator=_check_observers
+    )
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
@@ -275,6 +289,8 @@ class Server:
     def __attrs_post_init__(self) -> None:
         if isasyncgenfunction(self.lifespan):
             raise TypeError("a lifespan must be decorated with contextlib.asynccontextmanager")
+        if isinstance(self.offers, str):
+            raise TypeError(f"offers are a set of strings: write {{{self.offers!r}}}")
         unknown = sorted(set(self.offers) - CAPABILITIES.keys())
         if unknown:
             raise ValueError(f"unknown offers {unknown}: choose from {', '.join(CAPABILITIES)}")

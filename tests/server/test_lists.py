@@ -658,6 +658,21 @@ def test_what_a_server_sends_in_the_handshake_is_checked_at_once(options):
         Server(**{"name": "harbour", **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"offers": "tools"}, "write {'tools'}"),
+        ({"protocol_versions": "2025-06-18"}, "write ['2025-06-18']"),
+        ({"keys": b"very secret"}, "write keys=KeyRing([key])"),
+        ({"observers": len}, "write observers=[<built-in function len>]"),
+    ],
+)
+def test_an_option_of_a_server_without_its_container_is_rejected(options, advice):
+    with pytest.raises(TypeError, match=re.escape(advice)) as caught:
+        Server("harbour", **options)
+    assert "secret" not in str(caught.value)
+
+
 async def test_an_icon_may_be_a_dict(serve):
     server = Server("harbour")
     server.tool(icons=[{"src": "https://example.org/a.png"}])(nothing)
