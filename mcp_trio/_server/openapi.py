@@ -11,6 +11,7 @@ import keyword
 import logging
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -648,9 +649,11 @@ class _Tool:
         return content or _status_text(response.status_code)
 
     def _structured(self, response: Any, output: "OutputSchema") -> Any:
+        # RFC 8259, section 8.1: a reader may ignore a byte order mark.
+        body: bytes = response.content.removeprefix(BOM_UTF8)
         try:
-            value = msgspec.json.decode(response.content)
-            errors = output.validation_errors(response.content)
+            value = msgspec.json.decode(body)
+            errors = output.validation_errors(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             errors, value = [f"it is not JSON: {error}"], None
         if not errors:

@@ -570,6 +570,12 @@ async def test_a_response_becomes_content_by_its_media_type(
     assert found == text
 
 
+async def test_a_response_in_json_may_have_a_byte_order_mark(api, harbour_client):
+    api.answer = answer(b'\xef\xbb\xbf{"id": 1, "name": "Ada"}', status="201 Created")
+    result = await harbour_client.call_tool("ships_add", {"name": "Ada"})
+    assert result.structured_content == {"id": 1, "name": "Ada"}
+
+
 @pytest.mark.requirement("TOOL-24")
 @pytest.mark.parametrize("body", [b'{"name": 3}', b"{", b""])
 async def test_a_response_that_does_not_fit_its_schema_is_an_error_with_the_whole_body(
