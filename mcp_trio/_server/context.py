@@ -22,7 +22,7 @@ from mcp_trio import types
 from mcp_trio._journal.records import LOCK, MONOTONIC, NOW, SLEEP, encode_body
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
-from mcp_trio._protocol.suggestions import missing_attribute
+from mcp_trio._protocol.suggestions import checks_options, missing_attribute
 from mcp_trio._server.access import Selection, selection_of
 from mcp_trio._server.client_requests import (
     Answer,
@@ -318,6 +318,7 @@ class BaseContext(Opaque):
         return self._handling.request.peer
 
 
+@checks_options("Context", "elicit")
 @attrs.define(eq=False, repr=False)
 class Context(BaseContext):
     """The context of an `async def` handler; each `await` of it is a Trio checkpoint."""
@@ -740,6 +741,7 @@ def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Res
     return call
 
 
+@checks_options("Context", "elicit")
 @attrs.define(eq=False, repr=False)
 class ThreadContext(BaseContext):
     """The context of a `def` handler; each call blocks the thread.

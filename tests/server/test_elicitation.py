@@ -357,6 +357,24 @@ async def test_in_development_a_url_of_this_machine_is_accepted(server, asked, u
 # Several questions at once.
 
 
+async def test_an_argument_of_another_sdk_is_rejected_with_what_to_write(server, serve):
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(TypeError, match=r"write `ctx.elicit\(message, kind\)`"):
+            await ctx.elicit("Where?", response_type=str)
+        return "rejected"
+
+    @server.tool
+    def ask_in_thread(ctx: ThreadContext) -> str:
+        with pytest.raises(TypeError, match=r"write `ctx.elicit\(message, kind\)`"):
+            ctx.elicit("Where?", schema=str)
+        return "rejected"
+
+    asker = await serve(server, capabilities=CLIENT_CAN)
+    assert await asker.call("ask") == "rejected"
+    assert await asker.call("ask_in_thread") == "rejected"
+
+
 @pytest.mark.requirement("ELIC-05", "SAMP-06", "ROOT-03")
 @pytest.mark.parametrize("thread", [False, True])
 async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
