@@ -932,8 +932,8 @@ difference is a bug. The shortest schedule found that goes wrong is written to a
 mcp-trio replay --schedule repeats.
 
 \b
-Exit status: 0 every schedule led to the recorded responses; 1 some did not; 2 the recording
-cannot be used, such as one of a client.
+Exit status: 0 every schedule led to the recorded responses; 1 some did not, or the recording has
+no response to compare; 2 the recording cannot be used, such as one of a client.
 
 \b
 Examples:
@@ -1046,6 +1046,7 @@ def sweep_summary(
     if hidden > 0:
         lines.append(f"and {hidden} more")
     lines += [f"untracked call: {call}" for call in report.untracked_calls]
+    lines += [f"note: {note}" for note in report.notes]
     if report.shortest is not None:
         lines += _schedule_lines(
             "the shortest schedule found", report.shortest, report.shortest.differences

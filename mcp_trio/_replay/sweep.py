@@ -123,6 +123,7 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
         untracked_calls: The clocks and random sources that handlers used directly in the first
             schedule. No schedule decides their results, so they can make schedules differ.
         seconds: The duration of the sweep.
+        notes: Damage of the file, such as an incomplete last line.
     """
 
     schedules: int
@@ -132,6 +133,7 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
     shortest: Schedule | None = None
     untracked_calls: tuple[UntrackedCall, ...]
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -212,6 +214,8 @@ def sweep(
     Raises:
         RecordingError: The file is no recording of one session of role `server`, or the schedule is
             one of another recording.
+        NothingCompared: The recording holds no request that was answered before its end, except
+            handshakes.
         BlockedInReplay: A handler used external I/O or the value of the lifespan without an effect,
             and was prevented from it, in the first schedule. For a TARGET, that is
             `SweepUnavailable`.
@@ -224,7 +228,7 @@ def sweep(
     )
     if isinstance(target, str):
         return _sweep_in_subprocess(path, target, options)
-    trace = load_sweep_trace(path)
+    trace = _load_trace(path, options)
 
     def run_all(orders: Sequence[tuple[Order, int]]) -> Sequence[ScheduleResult]:
         return [run_schedule(trace, target(), order, number) for order, number in orders]
@@ -251,9 +255,20 @@ def sweep_forked(
     """
     if not hasattr(os, "fork"):
         raise SweepUnavailable(_NO_FORK)
-    trace = load_sweep_trace(path)
+    trace = _load_trace(path, options)
     run_all = functools.partial(_run_forked, trace, server, on_result)
     return _Sweep(path, trace, run_all).run(options)
+
+
+def _load_trace(path: str | os.PathLike[str], options: SweepOptions) -> SweepTrace:
+    """Load a recording, and check that the schedule in the options is one of this recording."""
+    trace, schedule = load_sweep_trace(path), options.schedule
+    if schedule is not None and schedule.digest != trace.digest:
+        raise RecordingError(
+            f"the schedule belongs to {schedule.recording!r} with other contents than this"
+            " recording: sweep this recording again"
+        )
+    return trace
 
 
 @attrs.define
@@ -266,11 +281,6 @@ class _Sweep:
 
     def run(self, options: SweepOptions) -> SweepReport:
         if (schedule := options.schedule) is not None:
-            if schedule.digest != self.trace.digest:
-                raise RecordingError(
-                    f"the schedule belongs to {schedule.recording!r} with other contents than this"
-                    " recording: sweep this recording again"
-                )
             deviations = {each.decision: each.take for each in schedule.deviations}
             self._run_first(RecordedOrder(deviations))
             return self._report()
@@ -333,6 +343,7 @@ class _Sweep:
             shortest=shortest,
             untracked_calls=results[0].untracked_calls,
             seconds=time.perf_counter() - self._started,
+            notes=self.trace.notes,
         )
 
     def _shortest(self) -> Schedule | None:
@@ -365,7 +376,7 @@ def _sweep_in_subprocess(
     path: str | os.PathLike[str], target: str, options: SweepOptions
 ) -> SweepReport:
     """Run the command that sweeps a TARGET, in a process of its own; return its report."""
-    load_sweep_trace(path)  # This raises the errors of the recording in this process.
+    _load_trace(path, options)  # This raises the errors of the recording in this process.
     if options.schedule is not None:
         name, contents, arguments = "replay", options.schedule.encoded(), ["--schedule", "-"]
     else:

@@ -50,7 +50,7 @@ from mcp_trio._replay.trace import (
     request_lane_name,
 )
 from mcp_trio._server.caller_limits import recorded_limits
-from mcp_trio.errors import RecordingError
+from mcp_trio.errors import NothingCompared, RecordingError
 
 _LONGEST_SECONDS_MIN: Final = 1e-3
 
@@ -171,6 +171,7 @@ class SweepTrace:
 
     Attributes:
         named: The effects and values in the journal.
+        notes: Descriptions of the damage of the file.
         limits: The limits per caller of the command that has recorded the session.
         inputs: The client's messages, except its responses.
         responses: The lanes of the responses to the client, in order; a lane may have several.
@@ -187,6 +188,7 @@ class SweepTrace:
         self.opening = trace.opening
         self.journal = journal
         self.named = trace.named
+        self.notes = trace.notes
         self.digest = hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16]
         self.redactor = None if redaction is None else redactor_for_replay(redaction, journal)
         self.limits = recorded_limits(journal)
@@ -317,6 +319,7 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
 
     Raises:
         RecordingError: The file is no such recording.
+        NothingCompared: No request was answered, except handshakes, before the session was shut.
     """
     trace = load_trace(path, purpose="a sweep", runs_lifespans=False)
     if any(record.channel for record in trace.journal):
@@ -324,7 +327,13 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
             "a sweep takes a recording of one session, and this one holds several: record to a"
             " folder, in which each session gets a file of its own"
         )
-    return SweepTrace(trace)
+    swept = SweepTrace(trace)
+    if not swept.responses:  # handshakes are answered without a lane
+        raise NothingCompared(
+            "nothing would be compared: the recording holds no request that was answered before its"
+            " end, except handshakes; record a session that makes requests"
+        )
+    return swept
 
 
 # Comparison ---------------------------------------------------------------------------------------

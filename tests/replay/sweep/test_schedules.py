@@ -21,7 +21,7 @@ from mcp_trio._replay.schedules import (
     search_depth_first,
     shorten,
 )
-from mcp_trio.errors import RecordingError
+from mcp_trio.errors import NothingCompared, RecordingError
 from mcp_trio.recording import Schedule, sweep
 from tests.replay import generated_programs as programs
 
@@ -364,6 +364,10 @@ ONE_SESSION = [
 
 @pytest.mark.parametrize("golden", ONE_SESSION, ids=lambda golden: golden.name)
 def test_the_recorded_order_leads_to_the_recorded_responses(golden):
+    if golden.name == "stopped":  # its only responses come after the shutdown has begun
+        with pytest.raises(NothingCompared, match="no request that was answered before its end"):
+            sweep(golden.path, lambda: load_server(golden.server), schedules=1)
+        return
     report = sweep(golden.path, lambda: load_server(golden.server), schedules=1)
     assert report.differences == ()
 

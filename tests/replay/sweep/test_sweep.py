@@ -16,9 +16,16 @@ from mcp_trio import Context, Server, ThreadContext, effect
 from mcp_trio._cli.replay import sweep_summary
 from mcp_trio._replay import sweep as sweeping
 from mcp_trio._replay.sweep import SweepOptions, sweep_forked
-from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
+from mcp_trio.errors import BlockedInReplay, NothingCompared, RecordingError, SweepUnavailable
 from mcp_trio.limits import Limits
-from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, UntrackedCall, sweep
+from mcp_trio.recording import (
+    RecordOptions,
+    Redaction,
+    Schedule,
+    SharedRecording,
+    UntrackedCall,
+    sweep,
+)
 
 SCHEDULES = 20
 
@@ -634,17 +641,33 @@ async def talk_shortly(peer, session):
 
 
 def test_a_cut_recording_is_swept_up_to_the_cut(sums, world, path, tmp_path):
-    lines = len(path.read_bytes().splitlines())
-    for count in range(1, lines):
+    lines = path.read_bytes().splitlines()
+    first = next(at for at, line in enumerate(lines) if b'"result":{"content"' in line)
+    for count in range(1, len(lines)):
         cut = world.rewrite(path, tmp_path / "cut.jsonl", lambda rows, n=count: rows[:n])
-        assert sweep(cut, lambda: sums.make_server(exclusive=True), schedules=1).is_clean
+        if count > first:
+            assert sweep(cut, lambda: sums.make_server(exclusive=True), schedules=1).is_clean
+        else:
+            with pytest.raises(NothingCompared, match="nothing would be compared"):
+                sweep(cut, sums.make_server, schedules=1)
+
+
+def test_damage_of_the_file_is_in_the_report(sums, world, path, tmp_path):
+    changed = rewritten(world, path, tmp_path, lambda rows: rows[0]["f"].update(name="other"))
+    report = sweep(changed, lambda: sums.make_server(exclusive=True), schedules=1)
+    assert report.is_clean
+    (note,) = report.notes
+    assert "a line between the last digest and this record was changed" in note
+    assert f"\nnote: {note}" in sweep_summary(report, "a", "b.py")
 
 
 def test_invalid_messages_are_delivered(sums, world, tmp_path):
     async def talk(peer, session):
         await peer.handshake()
         await peer.send(b"{", b"[" * 5000, {"id": 1, "method": "ping"})
-        await peer.receive()
+        await peer.send(sums.call(2, "total"))
+        while (await peer.receive()).get("id") != 2:
+            pass
 
     path = world.record(sums.make_server(), tmp_path / "bad.mcprec.jsonl", talk)
     assert sweep(path, sums.make_server, schedules=3).is_clean
@@ -723,6 +746,9 @@ def test_invalid_arguments_of_a_sweep_process_raise_here(path, tmp_path):
         sweep(tmp_path / "none.jsonl", "no/such.py")
     with pytest.raises(ValueError, match="schedules must be at least 1"):
         sweep(path, "no/such.py", schedules=0)
+    other = Schedule(recording="other.mcprec.jsonl", digest="0", deviations=())
+    with pytest.raises(RecordingError, match="the schedule belongs to 'other"):
+        sweep(path, "no/such.py", schedule=other)
 
 
 @pytest.mark.slow
