@@ -621,6 +621,14 @@ _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
 
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
 
+_SET_CAUSE: Final = (
+    "the same values in another order: the order of a set differs in each process, so use sorted(),"
+    " a list or a dict"
+)
+# The step of a JSON path to an item of an array, and an item in a text such as `['a', 'b']`.
+_ITEM: Final = re.compile(r"\[[0-9]+\]")
+_WORD: Final = re.compile(r"[^\s,;|'\"\\()\[\]{}]+")
+
 
 def likely_causes(divergence: Divergence) -> list[str]:
     """Return the likely causes of a divergence, the likeliest first; else the possible ones."""
@@ -736,16 +744,22 @@ def _name(kind: str, body: bytes | None) -> str:
 
 def _unobservable_cause(divergence: Divergence) -> str:
     """Name a cause that no replay can observe: the order of a set, or an object's address."""
-    for _, left, right in divergence.differences:
+    items: dict[str, list[tuple[str, str]]] = {}
+    for path, left, right in divergence.differences:
         before, after = json_text(left), json_text(right)
         if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):
             return "the address of an object, as in its default repr(), differs in each process"
-        if sorted(before) == sorted(after):
-            return (
-                "the same values in another order: the order of a set differs in each process, so"
-                " use sorted(), a list or a dict"
-            )
+        items.setdefault(_ITEM.sub("[*]", path), []).append((before, after))
+        if _is_reordered(_WORD.findall(before), _WORD.findall(after)):
+            return _SET_CAUSE
+    for pairs in items.values():
+        if _is_reordered(*map(list, zip(*pairs, strict=True))):
+            return _SET_CAUSE
     return ""
+
+
+def _is_reordered(before: list[str], after: list[str]) -> bool:
+    return before != after and sorted(before) == sorted(after)
 
 
 def _clock_cause(divergence: Divergence) -> str:

@@ -385,6 +385,40 @@ def test_the_hint_of_a_divergence_names_the_untracked_call_that_caused_it(
     assert cause in caught.value.hint
 
 
+@effect
+async def count(items: list[object]) -> int:
+    return len(items)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_order"),
+    [
+        (["a", "b", "c"], ["b", "c", "a"], True),
+        ([{"x": 1, "y": 5}, {"x": 2, "y": 5}], [{"x": 2, "y": 5}, {"x": 1, "y": 5}], True),
+        (["b, a"], ["a, b"], True),
+        ([1.46], [1.64], False),
+        (["2026-11-12"], ["2026-12-11"], False),
+        (["stale"], ["least"], False),
+        (["a, b"], ["a; b"], False),
+    ],
+)
+def test_values_in_another_order_point_to_a_set(tmp_path, before, after, is_order):
+    def server_with(items):
+        server = Server("sets")
+
+        @server.tool
+        async def run() -> int:
+            return await count(items)
+
+        return server
+
+    path = tmp_path / "a.mcprec.jsonl"
+    trio.run(record, server_with(before), path)
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, server_with(after))
+    assert any("order of a set" in cause for cause in caught.value.causes) is is_order
+
+
 def test_a_record_of_a_log_whose_file_is_set_up_elsewhere_is_allowed(recorded, tmp_path):
     handler = logging.FileHandler(tmp_path / "log", delay=True)
     logging.getLogger("sources").addHandler(handler)
