@@ -126,6 +126,7 @@ class RequestMatcher:
     """
 
     def __init__(self, recorded: Conversation, users: Collection[str] | None) -> None:
+        self._responses = recorded.responses
         self._requests = [
             each
             for each in recorded.of("client", "request")
@@ -165,10 +166,15 @@ class RequestMatcher:
     def find_repeatable(
         self, method: str, params: Raw | None, user: str | None
     ) -> RecordedMessage | None:
-        """Return the last matching request, found or not, if clients may repeat the method."""
+        """Return the last matching request, found or not, if clients may repeat the method.
+
+        One that was answered comes before one that was not.
+        """
         if method not in _REPEATABLE and not method.endswith(_REPEATABLE_SUFFIX):
             return None
-        return self._first(self._requests[::-1], method, params, user)
+        answered = [each for each in self._requests if each.index in self._responses]
+        found = self._first(answered[::-1], method, params, user)
+        return found or self._first(self._requests, method, params, user)
 
     def find_notification(self, method: str, user: str | None) -> RecordedMessage | None:
         """Return the first notification of a method that was not found before."""

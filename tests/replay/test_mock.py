@@ -128,6 +128,16 @@ async def test_a_list_that_was_never_answered_is_not_answered_again(recording_of
     assert await exchange(peer, *({"id": n, "method": "tools/list"} for n in range(3))) == []
 
 
+async def test_a_repeated_list_gets_the_last_answer_although_a_later_one_was_cut(
+    recording_of, connect
+):
+    lists = {"id": 1, "method": "tools/list"}
+    path = recording_of(("C", lists), ("S", result(1, tools=[1])), ("C", {**lists, "id": 2}))
+    peer = connect(mock_server(path))
+    repeated = [await exchange(peer, {**lists, "id": n}) for n in (1, 2, 3)]
+    assert repeated == [[result(1, tools=[1])], [], [result(3, tools=[1])]]
+
+
 async def test_any_client_info_matches_initialize(recording_of, connect):
     hello = {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "recorded"}}}
     peer = connect(mock_server(recording_of(("C", hello), ("S", result(1, protocolVersion="1")))))
