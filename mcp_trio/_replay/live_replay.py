@@ -149,7 +149,10 @@ def retry_params(
 
 
 def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
-    """Return a live result with its input requests under the keys of the recorded result."""
+    """Return a live result with its input requests under the keys of the recorded result.
+
+    An additional input request keeps its key, unless a matching one needs that.
+    """
     recorded_input, live_input = input_required_of(recorded), input_required_of(live)
     if recorded_input is None or live_input is None:
         return live
@@ -159,7 +162,10 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
     recorded_keys = {live_key: recorded_key for recorded_key, live_key in keys.items()}
     result = members_of(live)
     requests: dict[str, Any] = result["inputRequests"]
-    result["inputRequests"] = {recorded_keys.get(key, key): each for key, each in requests.items()}
+    result["inputRequests"] = {
+        recorded_keys.get(key) or (f"{key} (live)" if key in keys else key): each
+        for key, each in requests.items()
+    }
     return Raw(msgspec.json.encode(result))
 
 
@@ -1021,7 +1027,7 @@ def replay_live(
     Raises:
         RecordingError: The file is no recording, is damaged, or holds several sessions and no
             `channel` is chosen.
-        NothingCompared: The recording holds no request.
+        NothingCompared: The recording holds no request that was answered.
         ConnectionLost: A command could not be started, or the server at a URL does not take the
             first request. Later failures are in the report.
         ValueError: A path in `ignore`, the `protocol_version` or a URL is invalid.
@@ -1075,10 +1081,11 @@ async def replay_live_async(
     if driver.first_request_error is not None:
         raise driver.first_request_error
     report = Comparison(driver, ignored).report()
-    if not report.requests:
+    is_compared = any(each.index in recorded.responses for each in recorded.of("client", "request"))
+    if not (is_compared or report.differences):
         raise NothingCompared(
-            "nothing was compared: the recording holds no request; record a session that makes"
-            " requests"
+            "nothing was compared: the recording holds no request that was answered; record a"
+            " session that makes requests"
         )
     return report
 

@@ -67,6 +67,14 @@ def test_an_unchanged_server_has_a_report_of_one_line():
     assert str(report) == "no differences, 6 of 6 requests answered"
 
 
+async def test_a_recording_without_an_answer_compares_nothing(recording_of, scripted):
+    async def script(peer):
+        await peer.send_result(await peer.receive(), {"content": []})
+
+    with pytest.raises(NothingCompared, match="holds no request that was answered"):
+        await replay_live_async(recording_of(("C", call(1))), scripted(script))
+
+
 async def test_ids_and_progress_tokens_are_those_of_the_live_session(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
@@ -485,6 +493,23 @@ async def test_input_responses_are_sent_only_to_live_input_requests(recording_of
     report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
     assert [path for _, _, path in differences_of(report)] == [
         f"$.result.inputRequests.{key}" for key in ("q1", "q3", "more")
+    ]
+
+
+async def test_an_additional_input_request_with_a_recorded_key_is_a_difference(
+    recording_of, scripted
+):
+    async def script(peer):
+        more = {"method": "sampling/createMessage"}
+        asked = asks("live", q1=more, q2=DAYS, q3=ROOTS_LIVE_REPLAY_STATELESS, q4=CITY)
+        await peer.send_result(await peer.receive(), asked)
+        retry = await peer.receive()
+        assert params_of(retry)["inputResponses"] == {"q4": "Oslo", "q2": 3, "q3": {"roots": []}}
+        await peer.send_result(retry, {"resultType": "complete", "content": []})
+
+    report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
+    assert [(each.path, each.live["method"]) for each in report.differences] == [
+        ('$.result.inputRequests["q1 (live)"]', "sampling/createMessage")
     ]
 
 
