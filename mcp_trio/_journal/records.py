@@ -530,6 +530,11 @@ def decode_body(record: Record, body_type: type[_Body]) -> _Body:
 #
 # The `open` record of a later segment is checked like every line, but not returned as a record.
 
+_CR_LF_TEXT: Final = (
+    "the lines end in CR LF instead of LF, as after a checkout by Git with core.autocrlf: write"
+    " `*.mcprec.jsonl -text` to .gitattributes, and check the file out again"
+)
+
 DamageKind = Literal["torn", "damaged", "digest", "numbering", "unknown-kind", "unknown-key"]
 
 
@@ -613,6 +618,8 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
         if record.digest is not None and not is_gap:
             if record.digest != digest.value():
                 text = "a line between the last digest and this record was changed"
+                if line.endswith(b"\r\n"):
+                    text = _CR_LF_TEXT
                 yield Damage(line_number, "digest", text)
             digest.restart(record.digest)
         digest.add(line)

@@ -403,8 +403,12 @@ def test_a_line_that_occurs_twice_is_out_of_number():
     assert damage([*lines[:2], lines[1], *lines[2:]]) == [(3, "numbering")]
 
 
-def test_crlf_line_ends_are_detected_by_the_digest():
-    assert {kind for _, kind in damage([line[:-1] + b"\r\n" for line in whole()])} == {"digest"}
+def test_crlf_line_ends_are_detected_by_the_digest_and_named():
+    converted = [line[:-1] + b"\r\n" for line in whole()]
+    assert {kind for _, kind in damage(converted)} == {"digest"}
+    texts = {each.text for each in read_recording(converted) if isinstance(each, Damage)}
+    assert len(texts) == 1
+    assert "end in CR LF" in texts.pop()
 
 
 def gapped(reason, lost, count):
