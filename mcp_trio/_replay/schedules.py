@@ -393,6 +393,14 @@ class Scheduler:
         # The responses that each lane has sent, and the turns that it has taken.
         self._responses: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
+        # The lane of each recorded response, with the number of the response in this lane; and how
+        # many of the first ones have come, or never will.
+        numbers: Counter[str] = Counter()
+        self._recorded_responses: list[tuple[str, int]] = []
+        for lane in trace.responses:
+            numbers[lane] += 1
+            self._recorded_responses.append((lane, numbers[lane]))
+        self._past_responses = 0
         # The task that each lane has last waited in.
         self._tasks: dict[str, trio.lowlevel.Task] = {}
         # The lanes that have taken a turn in an operation, and have made no record since.
@@ -425,7 +433,7 @@ class Scheduler:
         try:
             self._session = await begin(0, None)
             await self._settle()
-            while self._inputs or self._missing(trace.responses):
+            while self._inputs or self._is_missing_response(len(trace.responses)):
                 options = self._options(end)
                 if not options or len(self.decisions) >= decisions_max:
                     break
@@ -461,9 +469,14 @@ class Scheduler:
             self.clock.advance_to(trio.current_time())
             await self.thread_token.settle()
 
-    def _missing(self, responses: Sequence[str]) -> bool:
-        missing = Counter(responses) - self._responses
-        return any(request_lane_name(lane) not in self.ended for lane in missing)
+    def _is_missing_response(self, count: int) -> bool:
+        """Return whether one of the first `count` recorded responses may still come."""
+        while self._past_responses < count:
+            lane, number = self._recorded_responses[self._past_responses]
+            if self._responses[lane] < number and request_lane_name(lane) not in self.ended:
+                return True
+            self._past_responses += 1
+        return False
 
     # Decisions.
 
@@ -489,7 +502,7 @@ class Scheduler:
         now, deadline = trio.current_time(), self.clock.next_deadline
         latest = min((event.latest for event in self._running.values()), default=math.inf)
         arriving = self._inputs[-1] if self._inputs else None
-        if arriving and not self._missing(self.trace.responses[: arriving.responses_before]):
+        if arriving and not self._is_missing_response(arriving.responses_before):
             arrives = _PossibleEvent(
                 f"message {next(iter(arriving.messages))} arrives",
                 functools.partial(self._deliver, arriving),
