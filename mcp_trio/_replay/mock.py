@@ -221,13 +221,18 @@ class RequestMatcher:
         params: Raw | None,
         user: str | None,
     ) -> RecordedMessage | None:
-        call, candidates = _call(params), [*_of_user(requests, method, user)]
+        call = _call(params)
         rules: list[Callable[[RecordedMessage, bytes], bool]] = [self._is_same]
         if INPUT_RESPONSES in members_of(params):
             rules.append(_is_alike)
         if self._is_redacted:
             rules.append(partial(_is_alike, by_shape=True))
-        found = (each for matches in rules for each in candidates if matches(each, call))
+        found = (
+            each
+            for matches in rules
+            for each in _of_user(requests, method, user)
+            if matches(each, call)
+        )
         return next(found, None)
 
     def _is_same(self, recorded: RecordedMessage, call: bytes) -> bool:
