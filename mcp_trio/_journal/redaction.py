@@ -336,21 +336,46 @@ def password_paths(schema: Any) -> list[str]:
 
 def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[str]:
     decoded = members_of(schema)
-    if not decoded:
-        return
     if decoded.get("format") == "password":
         yield path
-    reference = decoded.get("$ref")
-    if isinstance(reference, str) and reference not in seen:
+    for step, inner, reference in _inner_schemas(decoded, root):
+        if not reference:
+            yield from _paths(path + step, inner, root, seen)
+        # Definitions that refer to each other have more paths than can be followed.
+        elif reference not in seen and _leads_to_password(inner, root):
+            yield from _paths(path, inner, root, seen | {reference})
+
+
+def _leads_to_password(schema: Any, root: Any) -> bool:
+    """Return whether a schema, or one to which it leads, is that of a password."""
+    seen, pending = set[str](), [schema]
+    while pending:
+        decoded = members_of(pending.pop())
+        if decoded.get("format") == "password":
+            return True
+        for _, inner, reference in _inner_schemas(decoded, root):
+            if not reference or reference not in seen:
+                seen.add(reference)
+                pending.append(inner)
+    return False
+
+
+def _inner_schemas(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield the step of a path to each inner schema, the schema, and the `$ref` to it or ""."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
         target = root
         for step in reference.removeprefix("#/").split("/"):
             target = members_of(target).get(step)
-        yield from _paths(path, target, root, seen | {reference})
-    yield from _paths(f"{path}[*]", decoded.get("items"), root, seen)
-    for choice in (each for key in _CHOICES for each in decoded.get(key, ())):
-        yield from _paths(path, choice, root, seen)
-    for name, each in members_of(decoded.get("properties")).items():
-        yield from _paths(f"{path}[{msgspec.json.encode(name).decode()}]", each, root, seen)
+        yield "", target, reference
+    if "items" in schema:
+        yield "[*]", schema["items"], ""
+    for choices in (schema.get(key) for key in _CHOICES):
+        if isinstance(choices, list):
+            for choice in cast("list[Any]", choices):  # type: ignore[redundant-cast]
+                yield "", choice, ""
+    for name, each in members_of(schema.get("properties")).items():
+        yield f"[{msgspec.json.encode(name).decode()}]", each, ""
 
 
 # Tokens -------------------------------------------------------------------------------------------

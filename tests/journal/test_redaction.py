@@ -23,6 +23,7 @@ from mcp_trio._journal.redaction import (
     Redactor,
     Tokens,
     mask_malformed,
+    password_paths,
     redactor_for_replay,
 )
 from mcp_trio._journal.secret_names import SecretNames
@@ -668,6 +669,23 @@ def test_a_schema_names_passwords():
     for secret in (b"abcd1", b"wxyz2", b"klmn3"):
         assert secret not in changed
     assert b"opqr4" in changed
+
+
+def test_definitions_that_refer_to_each_other_are_searched_in_a_short_time():
+    names = [f"Block{number}" for number in range(30)]
+    blocks = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    definitions = {name: {"properties": {"children": {"items": blocks}}} for name in names}
+    login = {"properties": {"pin": {"format": "password"}}}
+    schema = {
+        "properties": {"page": blocks, "login": {"$ref": "#/$defs/Login"}},
+        "$defs": {**definitions, "Login": login},
+    }
+    assert password_paths(schema) == ['$["login"]["pin"]']
+
+
+@pytest.mark.parametrize("choices", [None, 5, "x", {"a": 1}])
+def test_an_invalid_schema_has_no_passwords(choices):
+    assert password_paths({"properties": {"a": {"anyOf": choices, "items": []}}}) == []
 
 
 RECOGNISED_TEXTS = [
