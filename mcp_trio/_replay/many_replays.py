@@ -141,7 +141,7 @@ def _replay_file(
 def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> ReplayOutcome:
     return msgspec.structs.replace(
         outcome,
-        status=_STATUSES[type(error)],
+        status=next(each for kind, each in _STATUSES.items() if isinstance(error, kind)),
         text=str(error),
         # So errors that differ only in the name of the recording are in one group.
         cause=cause_of(error).replace(outcome.file, "FILE"),

@@ -23,6 +23,7 @@ from mcp_trio._recorder.encryption import (
     recording_keys,
 )
 from mcp_trio._recorder.files import CompressedSink, FileSink, Segments
+from mcp_trio._replay.many_replays import ReplayJob, replay_here
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import (
     Catalogue,
@@ -62,6 +63,15 @@ async def record(record_to, *texts, server=None):
     async with client_session(server, record_to, raise_tool_errors=False) as client:
         for text in texts or ("gold", SECRET):
             await client.call_tool("store", {"text": text})
+
+
+async def test_without_its_key_a_recording_of_several_is_unusable(tmp_path, keys):
+    path = tmp_path / "a.mcprec.jsonl"
+    await record(RecordOptions(path, encrypt=True))
+    keys("")
+    job = ReplayJob(files=[str(path)], target="mcp_trio.examples.weather:server")
+    (outcome,) = await trio.to_thread.run_sync(list, replay_here(job))
+    assert (outcome.status, "is encrypted" in outcome.text) == ("unusable", True)
 
 
 @pytest.mark.parametrize("name", ["a.mcprec.jsonl", "a.mcprec.jsonl.zst"])
