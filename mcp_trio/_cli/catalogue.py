@@ -37,7 +37,7 @@ QUERY is a list of terms, all of which match; terms with the same key are altern
   after:2026-11-01 before:2026-11-02T13:30 after:2h  its beginning, in UTC, or so long ago
   server:theatre version:2.* client:claude* protocol:2025-* transport:http role:server session:ID
   file:greeter-2026* larger:5m
-A minus excludes: -error:any. Put the QUERY in quotes.
+A minus excludes: -error:any. Put the QUERY in quotes, and -- before one that begins with a minus.
 """
 
 
