@@ -342,13 +342,13 @@ def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[
         if not reference:
             yield from _paths(path + step, inner, root, seen)
         # Definitions that refer to each other have more paths than can be followed.
-        elif reference not in seen and _leads_to_password(inner, root):
+        elif reference not in seen and _leads_to_password(inner, root, seen | {reference}):
             yield from _paths(path, inner, root, seen | {reference})
 
 
-def _leads_to_password(schema: Any, root: Any) -> bool:
-    """Return whether a schema, or one to which it leads, is that of a password."""
-    seen, pending = set[str](), [schema]
+def _leads_to_password(schema: Any, root: Any, followed: frozenset[str]) -> bool:
+    """Return whether a schema is that of a password, or leads to one by other references."""
+    seen, pending = set(followed), [schema]
     while pending:
         decoded = members_of(pending.pop())
         if decoded.get("format") == "password":

@@ -681,6 +681,12 @@ def test_definitions_that_refer_to_each_other_are_searched_in_a_short_time():
         "$defs": {**definitions, "Login": login},
     }
     assert password_paths(schema) == ['$["login"]["pin"]']
+    first = {"properties": {"pin": {"format": "password"}, "children": {"items": blocks}}}
+    schema = {
+        "properties": {"page": {"$ref": "#/$defs/Block0"}},
+        "$defs": {**definitions, "Block0": first},
+    }
+    assert password_paths(schema) == ['$["page"]["pin"]']
 
 
 @pytest.mark.parametrize("choices", [None, 5, "x", {"a": 1}])
