@@ -16,15 +16,24 @@ _RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
 def _complete_files(
     _: click.Context, __: click.Parameter, incomplete: str, *, suffixes: tuple[str, ...]
 ) -> "list[CompletionItem]":
-    """Complete to files with these suffixes; folders are left to the shell, which adds a slash."""
+    """Complete to files with these suffixes; folders are left to the shell, which adds a slash.
+
+    Names that click cannot pass to the shell, with line ends or not in UTF-8, are left out.
+    """
     from click.shell_completion import CompletionItem
 
     folder, start = os.path.split(incomplete)
     try:
         paths = sorted(Path(folder or ".").expanduser().iterdir())
-    except OSError:  # there is no such folder
+    except (OSError, RuntimeError):  # there is no such folder, or no such user in `~user`
         return []
-    matching = [path for path in paths if path.name.startswith(start)]
+    matching = [
+        path
+        for path in paths
+        if path.name.startswith(start)
+        and path.name.encode(errors="ignore").decode() == path.name
+        and "\n" not in path.name
+    ]
     items: list[CompletionItem] = []
     if any(path.is_dir() for path in matching):
         items.append(CompletionItem(incomplete, type="dir"))

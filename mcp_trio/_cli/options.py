@@ -195,11 +195,11 @@ def recordings_on_stdin() -> list[FoundRecording]:
         click.UsageError: A JSON object has no `file`.
     """
     found: list[FoundRecording] = []
-    for number, line in enumerate(sys.stdin, 1):
-        text = line.strip()
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text = os.fsdecode(line).strip()  # the name of a file may be any bytes
         if text.startswith("{"):
             try:
-                found.append(msgspec.json.decode(text, type=FoundRecording))
+                found.append(msgspec.json.decode(line, type=FoundRecording))
             except msgspec.DecodeError as error:
                 raise click.UsageError(
                     f"line {number} of stdin names no recording: {error}; pipe the output of"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,6 +116,21 @@ def test_stdin_that_names_no_recording_is_an_error(invoke, tmp_path, monkeypatch
     assert (shown.exit_code, shown.output) == (1, "Error: stdin names no recording\n")
     shown = invoke(*command, input='{"name": "x"}')
     assert (shown.exit_code, "line 1 of stdin names no recording" in shown.output) == (2, True)
+
+
+def test_stdin_can_name_any_file(folder, tmp_path):  # noqa: F811
+    name = os.fsencode(tmp_path) + b"/caf\xe9.mcprec.jsonl"
+    Path(os.fsdecode(name)).write_bytes(min(folder.glob("*.mcprec.jsonl")).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_trio", "check", "-"],
+        check=False,
+        capture_output=True,
+        input=name,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"caf\udce9.mcprec.jsonl: complete" in done.stdout
 
 
 def test_index_counts_the_recordings_and_names_what_is_left_out(invoke, folder):  # noqa: F811

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -101,6 +102,37 @@ def test_an_unknown_transport_is_rejected_and_the_known_ones_are_named(invoke):
 
 def test_the_module_runs_as_the_command(mcp_trio):
     assert mcp_trio("--version").stdout == f"mcp-trio {package.__version__}\n"
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_standard_stream_may_be_closed(kept, descriptor):
+    for command in (["check", "-"], ["call", "mcp_trio.examples.weather", "warmest"]):
+        done = subprocess.run(
+            [
+                *("sh", "-c", f'exec "$@" {descriptor}<&-', "sh"),
+                *(sys.executable, "-m", "mcp_trio", *command),
+            ],
+            check=False,
+            capture_output=True,
+            input=f"{kept.server}\n",
+            text=True,
+            timeout=30,
+        )
+        if descriptor == 0 and command[0] == "check":
+            assert (done.returncode, done.stderr) == (1, "Error: stdin names no recording\n")
+        else:
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_character_that_the_encoding_of_stdout_lacks_is_escaped(mcp_trio, tmp_path):
+    text = (
+        "from mcp_trio import Server\nserver = Server('s')\n@server.tool\ndef tool():\n    '金 €'"
+    )
+    (tmp_path / "server.py").write_text(text, encoding="utf-8")
+    environment = os.environ | {"PYTHONIOENCODING": "iso-8859-15"}
+    for command in ("list", "inspect"):
+        done = mcp_trio(command, tmp_path / "server.py", env=environment, encoding="iso-8859-15")
+        assert r"\u91d1 €" in done.stdout, done.stderr
 
 
 def test_importing_the_main_module_runs_nothing():
@@ -430,6 +462,13 @@ def test_recordings_are_completed(invoke):
     assert completed(invoke, "mock", "trip.mcprec.jsonl", "se") == ["plain,server.py"]
     assert completed(invoke, "replay", "trip.mcprec.jsonl", "se") == ["plain,server.py"]
     assert completed(invoke, "replay", "t") == recordings
+    assert completed(invoke, "show", "~no-such-user/") == []
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"two\nlines"])
+def test_a_name_that_a_shell_cannot_get_is_not_completed(invoke, folder, name):
+    Path(os.fsdecode(os.fsencode(folder) + b"/" + name + b".py")).touch()
+    assert completed(invoke, "run", "") == ["dir,", "plain,server.py"]
 
 
 def test_hosts_are_completed(invoke):
