@@ -820,20 +820,18 @@ _TEST_FILE: Final = '''"""{what}"""
 
 import pytest
 
-{imported}
 
-
-@pytest.mark.mcp_recording("recordings/{recording}")
+@pytest.mark.mcp_recording({recording!r})
 def test_{name}(mcp_replay):
-    mcp_replay({server})
+    mcp_replay({target!r})
 '''
 
 
 @click.command(
     short_help="Write a test that keeps a recording.",
     epilog="""\b
-The recording is copied into a folder `recordings` beside the test. The test imports TARGET:
-package.module[:object], or file.py[:object] of a file in the folder in which pytest runs.
+The recording is copied into a folder `recordings` beside the test. The test finds a TARGET that is
+a file from its own folder, and package.module[:object] from the folder in which pytest runs.
 
 \b
 Exit status: 0 success; 2 FILE is not a recording, or a file exists.
@@ -858,17 +856,19 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
     from mcp_trio._catalogue.catalogue import summarize
     from mcp_trio._recorder.encryption import is_encrypted
     from mcp_trio._recorder.files import open_recording
+    from mcp_trio._replay.targets import split_target
 
-    module, _, name = target.partition(":")
-    module = module.removesuffix(".py").replace(os.sep, ".")
-    if not all(part.isidentifier() for part in (*module.split("."), name or "server")):
-        raise click.UsageError(
-            f"{target} cannot be imported by a test: write package.module:object"
-        )
     with errors_naming(file):
         summary = summarize(open_recording(file))
     title = _identifier(Path(file).name.partition(".mcprec")[0])
     test = Path(output or f"tests/test_{title}.py")
+    source, colon, name = split_target(target)
+    if source.endswith(".py"):
+        if not Path(source).is_file():
+            raise click.UsageError(f"{source}: no such file")
+        source = Path(os.path.relpath(source, test.parent)).as_posix()
+    elif not all(map(str.isidentifier, source.split("."))):
+        raise click.UsageError(f"{source!r} is not a module name; a file name must end with .py")
     recordings = test.parent / "recordings"
     copies = {each: recordings / Path(each).name for each in segments_of(file)}
     if is_same_recording(os.fspath(recordings / Path(file).name), file):  # it is there already
@@ -880,11 +880,10 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
     what = f"A session of {summary.opening.started[:10]} with {', '.join(tools) or 'no calls'}"
     what += f", and errors: {', '.join(errors)}." if errors else "."
     text = _TEST_FILE.format(
-        what=what.replace("\\", "\\\\").replace('"', "'"),
-        imported=f"from {module} import {name or 'server'}",
-        server=name or "server",
-        recording=Path(file).name,
+        what=printable(what).replace("\\", "\\\\").replace('"', "'"),
+        recording=f"recordings/{Path(file).name}",
         name=_identifier(test.stem.removeprefix("test_")) or title,
+        target=f"{source}{colon}{name}",
     )
     try:
         recordings.mkdir(parents=True, exist_ok=True)
@@ -893,7 +892,7 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
         test.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"cannot write {test}: {error.strerror}") from error
-    click.echo(f"wrote {test} and {recordings / Path(file).name}")
+    echo_text(f"wrote {test} and {recordings / Path(file).name}")
     if is_encrypted(file):
         echo_error("the recording is encrypted: wherever the test runs, it needs the key")
     elif summary.opening.redaction is None:

@@ -1405,6 +1405,11 @@ def test_an_error_that_is_no_divergence_is_its_own_cause():
     assert cause_of(ValueError("odd")) == "odd"
 
 
+def run_tests(folder):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+
+
 def test_the_written_test_replays_the_recording_and_fails_when_the_code_changes(invoke, store):
     path = sale(store)
     shown = invoke("test", str(path), "store.py", "-o", "tests/test_sale.py")
@@ -1412,15 +1417,23 @@ def test_the_written_test_replays_the_recording_and_fails_when_the_code_changes(
     assert "the recording is not redacted: look for secrets" in shown.stderr
     assert "def test_sale(mcp_replay):" in (store / "tests" / "test_sale.py").read_text()
     assert (store / "tests" / "recordings" / path.name).read_bytes() == path.read_bytes()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-
-    def run():
-        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=store)
-
-    done = run()
+    done = run_tests(store)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
     change(store)
-    assert run().returncode == 1
+    assert run_tests(store).returncode == 1
+
+
+@pytest.mark.parametrize("target", ["./desk.py", "desk.py:make", "desk", "desk:desk"])
+def test_a_written_test_finds_a_server_as_other_commands_do(invoke, store, target):
+    code = (
+        (store / "store.py").read_text().replace("server =", "desk =").replace("@server", "@desk")
+    )
+    (store / "desk.py").write_text(f"{code}\n\ndef make():\n    return desk\n")
+    path = sale(store).rename(os.fsdecode(b"recordings/'\"caf\xe9.mcprec.jsonl"))
+    shown = invoke("test", str(path), target)
+    assert shown.exit_code == 0, shown.output
+    done = run_tests(store)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
 def test_a_test_never_replaces_a_file_unless_asked(invoke, store):
