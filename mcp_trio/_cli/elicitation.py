@@ -16,7 +16,8 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from mcp_trio._cli.output import echo_error, hidden_bars, printable
-from mcp_trio._protocol.client_features import choices_of, form_errors, with_defaults
+from mcp_trio._cli.tool_arguments import array_items
+from mcp_trio._protocol.client_features import choices_of, form_errors, form_members, with_defaults
 from mcp_trio.types import ElicitParams, ElicitResult
 
 _DECLINED: Final = ElicitResult(action="decline")
@@ -82,12 +83,12 @@ def ask(params: ElicitParams) -> ElicitResult:
                 if "xn--" in host:  # Punycode, whose letters may look like others
                     echo_error("warning: this host name may imitate another one")
                 return _confirm(f"Open {printable(host)} in a browser and continue?")
-            properties = cast("Mapping[str, Any]", params.requested_schema.get("properties") or {})
-            if not properties:
+            members = form_members(params.requested_schema)
+            if not members:
                 return _confirm("Accept?")
-            required = cast("Sequence[str]", params.requested_schema.get("required") or ())
+            required = array_items(params.requested_schema.get("required"))
             content: dict[str, Any] = {}
-            for name, member in properties.items():
+            for name, member in members.items():
                 value = _ask_for_member(name, member, is_required=name in required)
                 if value is not UNSET:
                     content[name] = value
@@ -121,8 +122,8 @@ def _ask_for_member(name: str, member: Mapping[str, Any], *, is_required: bool) 
     label = printable(f"{title} ({details})" if details else title)
 
     default = None if is_required else ""
-    if "default" in member:  # as a user would type it
-        value = member["default"]
+    value = member.get("default")
+    if value is not None:  # as a user would type it
         if isinstance(value, list):
             default = ", ".join(map(str, cast("Sequence[Any]", value)))
         else:

@@ -155,11 +155,11 @@ def choices_of(schema: Any) -> list[Any] | None:
 
 
 def with_defaults(content: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return the content with the defaults of the fields that it lacks."""
+    """Return the content with the defaults of the fields that it lacks; null is no default."""
     defaults = {
         name: member["default"]
         for name, member in form_members(schema).items()
-        if "default" in member and name not in content
+        if member.get("default") is not None and name not in content
     }
     return {**content, **defaults}
 

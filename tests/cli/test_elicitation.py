@@ -53,6 +53,19 @@ def test_an_optional_member_can_be_left_out():
     assert typed(form(city=CITY), "")[0].content == {}
 
 
+@pytest.mark.parametrize("schema", [{"properties": {"it": 5}, "required": 7}, {"properties": [1]}])
+def test_a_malformed_form_is_asked_for_as_far_as_it_is_one(schema):
+    assert typed(ElicitParams(message="", requested_schema=schema), "a")[0].action == "accept"
+
+
+def test_null_is_no_default():
+    result, shown = typed(form(city=CITY | {"default": None}), "")
+    assert (result.content, "None" in shown) == ({}, False)
+    assert typed(form("city", city=CITY | {"default": None}), "", "Oslo")[0].content == {
+        "city": "Oslo"
+    }
+
+
 @pytest.mark.parametrize(
     ("member", "line", "value"),
     [
@@ -131,6 +144,7 @@ def test_a_punycode_host_gets_a_warning(url, host, warns):
     [
         (form(days=DAYS, city=CITY), {"days": 2}, ""),
         (form(), {}, ""),
+        (form(city=CITY | {"default": None}), {}, ""),
         (form("city", city=CITY, days=DAYS), None, "each field: city: missing"),
         (
             ElicitParams(message="", mode="url", url="a:b"),
