@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain, islice
@@ -354,7 +355,7 @@ def check_command(context: click.Context, /, file: str, key: str | None) -> None
     """Check the recording or audit log FILE: records, numbers and digests, and its end."""
     from mcp_trio._observers.audit_log import check_audit_log, is_audit_log
 
-    if is_audit_log(file):
+    if Path(file).is_file() and is_audit_log(file):  # a pipe can be read only once
         audit = check_audit_log(file, key=None if key is None else read_key(key))
         state = "damaged" if audit.problems else "complete"
         echo_text(f"{file}: {state}: an audit log of {audit.lines} lines")
@@ -519,6 +520,9 @@ def redact_command(
             raise click.UsageError("- needs -o with a folder, or --in-place")
         context.exit(highest_status(files_of(file), lambda each: redact(each, None)))
     files, folder = files_of(file), Path(output)
+    for name, count in Counter(Path(each).name for each in files).items():
+        if count > 1:
+            raise click.UsageError(f"stdin names {count} recordings {name}: OUT has room for one")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -620,8 +624,8 @@ def _redaction(
 
     paths: dict[str, list[str]] = {}
     for rule in rules:
-        scope, dollar, path = rule.partition("$")
-        paths.setdefault(scope.removesuffix(":") or "*", []).append(dollar + path)
+        begin = max(rule.find("$"), 0)
+        paths.setdefault(rule[:begin].removesuffix(":") or "*", []).append(rule[begin:])
     lines: list[str] = []
     if values is not None:
         try:
@@ -830,8 +834,8 @@ def test_{name}(mcp_replay):
 @click.command(
     short_help="Write a test that keeps a recording.",
     epilog="""\b
-The recording is copied into a folder `recordings` beside the test. The test finds a TARGET that is
-a file from its own folder, and package.module[:object] from the folder in which pytest runs.
+The recording is copied into a folder `recordings` beside the test. The test finds a TARGET that
+is a file from its own folder, and package.module[:object] from the folder in which pytest runs.
 
 \b
 Exit status: 0 success; 2 FILE is not a recording, or a file exists.

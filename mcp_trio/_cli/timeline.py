@@ -737,7 +737,7 @@ def print_timeline(
         Line(
             tuple(text(row) for text in columns.values()),
             OUTCOME_COLOURS[row.outcome],
-            messages.get(row.record),
+            messages.pop(row.record, None),  # of a batch, below its first row
         )
         for row in shown
     ]

@@ -1,6 +1,7 @@
 """`mcp-trio check`, `diff` and `export`."""
 
 import json
+import os
 import stat
 
 import pytest
@@ -83,6 +84,15 @@ def test_a_gap_without_lost_records_is_status_0(write, invoke):
     shown = invoke("check", write(("gap", {"reason": "slow disk"}), ("gap", {"count": 0})))
     assert "complete, with a gap in which nothing was lost" in shown.output
     assert shown.exit_code == 0
+
+
+def test_a_recording_in_a_pipe_is_checked(path, mcp_trio):
+    reading, writing = os.pipe()
+    os.write(writing, path.read_bytes())
+    os.close(writing)
+    done = mcp_trio("check", f"/dev/fd/{reading}", pass_fds=[reading])
+    os.close(reading)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_rejects_a_file_that_is_not_a_recording(tmp_path, invoke):

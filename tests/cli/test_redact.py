@@ -133,7 +133,7 @@ def test_a_damaged_recording_is_rejected(path, invoke):
     [
         (["-o", "{path}"], "--in-place"),
         (["-o", "x", "--in-place"], "cannot be used together"),
-        (["--rule", "pin"], "not a JSON path"),
+        (["--rule", "pin"], "not a JSON path to a member: 'pin'"),
         (["--key", "{path}.none"], "cannot read the key"),
         (["--values", "{path}.none"], "cannot read the values"),
         (["-o", "{path}/none/x"], "cannot write"),
@@ -181,6 +181,17 @@ def test_the_recordings_that_stdin_names_are_redacted_with_one_key(path, tmp_pat
     )
     assert b"correct-horse" not in other.read_bytes()
     assert invoke("redact", "-", input=names).exit_code == 2
+
+
+def test_recordings_of_one_name_are_not_redacted_to_one_file(path, tmp_path, invoke):
+    other = tmp_path / "other" / path.name
+    other.parent.mkdir()
+    other.write_bytes(path.read_bytes())
+    done = invoke(
+        *("redact", "-", "-o", tmp_path / "clean", "--overwrite"), input=f"{path}\n{other}\n"
+    )
+    assert done.exit_code == 2
+    assert f"stdin names 2 recordings {path.name}: OUT has room for one" in done.stderr
 
 
 def test_in_place_replaces_the_file_behind_a_link(path, tmp_path, invoke):

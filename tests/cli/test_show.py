@@ -504,6 +504,13 @@ def test_full_prints_the_wire_text_below_each_message(write, invoke):
     assert lines[5].strip() == r'{"bad \x1b\xff'
 
 
+def test_full_prints_a_batch_once(write, invoke):
+    batch = [call(1, "greet"), call(2, "greet")]
+    lines = invoke("show", "--full", write(("in", batch))).output.splitlines()
+    assert json.loads(lines[3]) == batch
+    assert [line.split()[0] for line in (lines[2], *lines[4:6])] == ["1", "1", "1"]
+
+
 def test_parts_of_lines_and_blank_lines_have_rows(write, invoke):
     path = write(
         ("in", call(1, "greet")),
