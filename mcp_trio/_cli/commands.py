@@ -1,7 +1,9 @@
 """The `mcp-trio` command group: its subcommands, and the exit status for each kind of error."""
 
+import errno
 import importlib
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -157,6 +159,11 @@ class CommandTable(click.Group):
             ctx.exit(2 if isinstance(error, ConfigError | RecordingError) else 1)
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED_STATUS)
+        except ExceptionGroup as group:
+            if group.split(BrokenPipeError)[1] is not None:
+                raise
+            # The reader of stdout has ended: click exits with status 1, without a traceback.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from group
 
 
 def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:

@@ -51,7 +51,7 @@ from mcp_trio._cli.output import (
 from mcp_trio._cli.timeline import ARROWS, OUTCOME_COLOURS
 from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.stdio import ChildProcess, start_child
-from mcp_trio.errors import ConnectionLost
+from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS
 
 # Changes of files.
@@ -333,15 +333,20 @@ KEYS: Final = {
 
 
 def recordings_by_time(folder: Path) -> list[Path]:
-    """Return the recordings in a folder that hold a message, the one that was written last last."""
+    """Return the recordings in a folder that hold a message, the one that was written last last.
+
+    One that cannot be read, such as a damaged or encrypted one, is named on stderr and left out.
+    """
     from mcp_trio._recorder.files import recordings_in
 
-    # The recording of stateless clients is created before the first of them connects.
-    files = [
-        Path(file)
-        for file in recordings_in(folder, role="server")
-        if any(item.kind == "in" for item in records_of(file))
-    ]
+    files: list[Path] = []
+    for file in recordings_in(folder, role="server"):
+        try:
+            # The recording of stateless clients is created before the first of them connects.
+            if any(item.kind == "in" for item in records_of(file)):
+                files.append(Path(file))
+        except RecordingError as error:
+            echo_error(f"left out: {error}")
     return sorted(files, key=lambda file: file.stat().st_mtime_ns)
 
 

@@ -503,6 +503,17 @@ def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
     assert "the same, byte for byte" in mcp_trio("replay", file, "server.py").stdout
 
 
+def test_the_command_ends_with_the_reader_of_its_output(tmp_path):
+    (tmp_path / "server.py").write_text(SERVER)
+    command = [sys.executable, "-m", "mcp_trio", "dev", "server.py", "--no-inspector"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+        assert b"recording to" in process.stdout.readline()
+        process.stdout.close()
+        shown = process.stderr.read()
+        assert (process.wait(SECONDS), b"Traceback" in shown) == (1, False), shown
+
+
 def test_what_cannot_work_is_an_error_at_once(invoke, tmp_path):
     server = tmp_path / "server.py"
     shown = invoke("dev", server)
@@ -566,6 +577,11 @@ async def test_recordings_are_listed_and_the_last_one_is_replayed(dev, capfd):
         await client.call_tool("tide")
     print_recordings(folder)
     assert re.search(r" there-\S+\.mcprec\.jsonl\n1 recording in kept\n", capfd.readouterr().out)
+    (folder / "odd.mcprec.jsonl").write_text("odd\n")
+    print_recordings(folder)
+    shown = capfd.readouterr()
+    assert shown.out.endswith("\n1 recording in kept\n")
+    assert shown.err.startswith("left out: kept/odd.mcprec.jsonl: ")
     with trio.fail_after(SECONDS):
         await replay_last(folder, "server.py")
     assert "the same, byte for byte" in capfd.readouterr().out
