@@ -119,7 +119,7 @@ def _print_tool(console: "Console", tool: "Tool") -> None:
     _print_table(console, _ARGUMENT_COLUMNS, list(argument_rows(tool.input_schema)))
     if tool.output_schema is not None:
         schema = tool.output_schema
-        rows = [*_rows_inside(schema, schema, "", 0)]
+        rows = [*_rows_inside(schema, schema, "")]
         if not properties_of(schema):  # the result as a whole has a type
             text = str(schema.get("description", ""))
             rows.insert(0, ("", type_text(schema, schema), "", "", text))
@@ -187,12 +187,13 @@ def argument_rows(
     schema: Mapping[str, Any],
     root: Mapping[str, Any] | None = None,
     path: str = "",
-    depth: int = 0,
+    outer: Sequence[str] = (),
 ) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield name, type, "yes" or "no" for required, default and description of each argument.
 
     The members of an object follow it, as `point.x`, and those of the objects of an array, as
-    `points[].x`.
+    `points[].x`. Those of a schema that contains itself follow once. `outer` has an item for each
+    schema that this one is inside of: the reference to it, if there is one.
     """
     root = schema if root is None else root
     required = array_items(schema.get("required"))
@@ -203,21 +204,24 @@ def argument_rows(
         description = members.get("description") or members.get("title") or ""
         is_required = "yes" if name in required else "no"
         yield f"{path}{name}", type_text(argument, root), is_required, default, str(description)
-        if depth < SCHEMA_DEPTH_MAX:
-            yield from _rows_inside(argument, root, f"{path}{name}", depth + 1)
+        yield from _rows_inside(argument, root, f"{path}{name}", outer)
 
 
 def _rows_inside(
-    schema: object, root: Mapping[str, Any], path: str, depth: int
+    schema: object, root: Mapping[str, Any], path: str, outer: Sequence[str] = ()
 ) -> Iterator[tuple[str, str, str, str, str]]:
+    reference = str(members_of(schema).get("$ref", ""))
+    if len(outer) >= SCHEMA_DEPTH_MAX or (reference and reference in outer):
+        return
+    outer = (*outer, reference)
     members = resolved(schema, root)
     if properties_of(members):
-        yield from argument_rows(members, root, f"{path}." if path else "", depth)
-    elif "items" in members and depth < SCHEMA_DEPTH_MAX:
-        yield from _rows_inside(members["items"], root, f"{path}[]", depth + 1)
-    elif depth < SCHEMA_DEPTH_MAX:
+        yield from argument_rows(members, root, f"{path}." if path else "", outer)
+    elif "items" in members:
+        yield from _rows_inside(members["items"], root, f"{path}[]", outer)
+    else:
         for alternative in alternatives(members):
-            yield from _rows_inside(alternative, root, path, depth + 1)
+            yield from _rows_inside(alternative, root, path, outer)
 
 
 def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
