@@ -1,6 +1,7 @@
 """`mcp-trio package`: the files that publish a server, server.json and an MCPB bundle."""
 
 import io
+import os
 import re
 import sys
 import tomllib
@@ -82,8 +83,8 @@ class Project:
     @property
     def name_in_readme(self) -> str | None:
         """The name in the registry that the README says."""
-        text = "" if self.readme is None else self.readme.read_text(encoding="utf-8")
-        found = _NAME_IN_README.search(text)
+        text = b"" if self.readme is None else self.readme.read_bytes()
+        found = _NAME_IN_README.search(text.decode(errors="replace"))
         return None if found is None else found[1]
 
     def url(self, keys: Sequence[str]) -> str | None:
@@ -402,9 +403,15 @@ def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Pat
     patterns: list[str] = ["pyproject.toml", "uv.lock"]
     patterns += project.table.get("license-files", ["LICEN[CS]E*"])
     paths = [path for pattern in patterns for path in project.folder.glob(pattern)]
-    paths += [project.source, *(path.resolve() for path in included)]
     if project.readme is not None:
         paths.append(project.readme)
+    paths = [Path(os.path.normpath(path)) for path in paths]
+    for path in paths:
+        if not path.is_relative_to(project.folder):
+            raise click.UsageError(
+                f"pyproject.toml names {path}, which is not in {project.folder}: copy it there"
+            )
+    paths += [project.source, *(path.resolve() for path in included)]
     content = {"manifest.json": _json(manifest)}
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

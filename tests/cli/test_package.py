@@ -112,6 +112,12 @@ def test_the_name_is_read_from_the_readme_where_the_registry_looks_for_it(packag
     assert json.loads((project / "server.json").read_text())["name"] == NAME
 
 
+def test_a_readme_may_have_any_encoding(package, project):
+    (project / "README.md").write_bytes(b"caf\xe9 mcp-name: " + NAME.encode())
+    assert package("--server-json").exit_code == 0
+    assert json.loads((project / "server.json").read_text())["name"] == NAME
+
+
 def test_the_title_and_the_page_come_from_the_server(invoke, project):
     (project / "weather" / "titled.py").write_text(
         "from mcp_trio import Server\n"
@@ -236,6 +242,24 @@ def test_a_server_in_one_module_without_prompts_is_bundled_too(invoke, project):
     assert manifest["server"]["mcp_config"]["args"][-1] == "one.py:server"
     assert manifest["tools"] == [{"name": "forecast", "description": "Forecast the weather."}]
     assert (manifest["prompts"], "prompts_generated" in manifest) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('readme = "README.md"', 'readme = "../README.md"'),
+        ('readme = "README.md"', 'license-files = ["../READ*"]'),
+    ],
+)
+def test_a_bundle_has_no_files_from_outside_of_the_project(package, project, old, new):
+    file = project / "pyproject.toml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    outside = project.with_name("README.md")
+    outside.write_text("Weather")
+    shown = package("--mcpb", "--author", "Ada")
+    assert shown.exit_code == 2
+    assert f"{outside}, which is not in {project}: copy it there" in shown.stderr
 
 
 # Both, and what is rejected
