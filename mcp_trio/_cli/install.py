@@ -388,13 +388,16 @@ def _write(descriptor: int, data: bytes) -> None:
 
 _URL: Final = re.compile("https?://", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=(.*)", re.ASCII | re.DOTALL)
+_QUOTED: Final = re.compile(r"""\s*(["'])(.*?)\1(?:\s+#.*)?""", re.DOTALL)
+_COMMENT: Final = re.compile(r"\s#.*", re.DOTALL)
 _CREDENTIALS_OR_QUERY: Final = re.compile(r"(?<=//)[^/]*@|\?.*", re.DOTALL)
 
 
 def parse_variables(lines: Sequence[str]) -> dict[str, str]:
     """Return the variables of a file with a line `NAME=VALUE` for each, and with comments.
 
-    `export` before a name, and quotation marks around a value, are left out.
+    `export` before a name, quotation marks around a value, and a comment after it are left out. A
+    comment begins with `#` after white space.
 
     Raises:
         ValueError: A line has another form. The text has its number, but not the line, which may
@@ -408,10 +411,9 @@ def parse_variables(lines: Sequence[str]) -> dict[str, str]:
         found = _VARIABLE.fullmatch(text)
         if found is None:
             raise ValueError(f"line {number} is not NAME=VALUE")
-        name, value = found[1], found[2].strip()
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        variables[name] = value
+        name, value = found[1], found[2]
+        quoted = _QUOTED.fullmatch(value)
+        variables[name] = quoted[2] if quoted else _COMMENT.sub("", value).strip()
     return variables
 
 

@@ -339,6 +339,18 @@ def test_quotation_marks_are_part_of_a_value_unless_they_surround_it():
     assert parse_variables(lines) == {"A": "a=b", "B": "'", "C": '"x', "D": "d", "E": ""}
 
 
+def test_a_comment_after_a_value_is_no_part_of_it():
+    lines = ["A=a # b", "B= # b", 'C="c # c" # "b"', "D=#fff", "E='it's' # b", "F=a#b  "]
+    assert parse_variables(lines) == {
+        "A": "a",
+        "B": "",
+        "C": "c # c",
+        "D": "#fff",
+        "E": "it's",
+        "F": "a#b",
+    }
+
+
 # Removing.
 
 
