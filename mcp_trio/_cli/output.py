@@ -1,6 +1,5 @@
 """Output for terminals: safe text, tables, contents of results, and progress bars."""
 
-import binascii
 import logging
 import os
 import shutil
@@ -239,8 +238,8 @@ def resource_bytes(contents: ResourceContents) -> bytes:
 
 def _decoded(text: str, source: str) -> bytes:
     try:
-        return b64decode(text)
-    except (binascii.Error, ValueError) as error:
+        return b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
         raise RemoteProtocolError(f"{source}: the data are not base64: {error}") from error
 
 

@@ -20,6 +20,7 @@ from mcp_trio._cli.call import (
     recorded_results,
 )
 from mcp_trio._cli.options import records_of
+from mcp_trio._cli.output import resource_bytes
 from mcp_trio._cli.tool_arguments import (
     arguments_with_types,
     parse_arguments,
@@ -28,8 +29,9 @@ from mcp_trio._cli.tool_arguments import (
     tool_arguments,
 )
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio.errors import RecordingError
+from mcp_trio.errors import RecordingError, RemoteProtocolError
 from mcp_trio.recording import body_bytes
+from mcp_trio.types import ResourceContents
 
 measured = pytest.mark.usefixtures("measured_processes")
 
@@ -229,6 +231,13 @@ def test_read_rejects_a_blob_that_is_not_base64(invoke):
     shown = invoke("read", "odd://a", *ODD)
     assert shown.exit_code == 1
     assert shown.stderr.startswith("odd://b: the data are not base64: ")
+
+
+def test_a_blob_may_have_line_ends_and_no_other_characters():
+    assert resource_bytes(ResourceContents(uri="a", blob="//\n79\r\n")) == b"\xff\xfe\xfd"
+    for blob in ("__79", "%%%%", "=AAA"):
+        with pytest.raises(RemoteProtocolError, match="a: the data are not base64"):
+            resource_bytes(ResourceContents(uri="a", blob=blob))
 
 
 @pytest.mark.slow
