@@ -305,7 +305,10 @@ def client_of(
     ):
         from mcp_trio._cli.auth import stored_login
 
-        login = stored_login(url)
+        try:
+            login = stored_login(url)
+        except ValueError as error:  # an invalid URL
+            raise click.UsageError(str(error)) from error
     return Client(
         target,
         name="mcp-trio",

@@ -138,6 +138,10 @@ def _add_observers(
         raise click.UsageError("--log-format and --log-level need --log-file PATH")
     if audit_log is None and audit_key is not None:
         raise click.UsageError("--audit-key needs --audit-log PATH")
+    for path in map(Path, filter(None, (log_file, audit_log))):
+        # The files are opened once the server starts, where an error would seem to be its own.
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise click.UsageError(f"cannot write {path}: name a file in a folder that exists")
     added: list[Any] = []
     if telemetry:
         set_up_telemetry(server.name)

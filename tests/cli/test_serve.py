@@ -450,9 +450,11 @@ async def book(seat: str) -> str:
             ["--transport", "http", "--workers", "2", "--log-file", "x.log"],
             "put {pid} into its name",
         ),
+        (["--log-file", "none/x"], "cannot write none/x: name a file in a folder that exists"),
+        (["--audit-log", "."], "cannot write .: name a file in a folder that exists"),
     ],
 )
-def test_options_that_contradict_each_other_are_named(invoke, tmp_path, monkeypatch, options, text):
+def test_options_that_cannot_work_are_named(invoke, tmp_path, monkeypatch, options, text):
     monkeypatch.chdir(tmp_path)
     Path("server.py").write_text(SERVER, encoding="utf-8")
     done = invoke("run", "server.py", *options)
