@@ -1,8 +1,11 @@
 """The command line, `mcp-trio`. Each command's module is imported when the command runs."""
 
-import io
 import os
 import sys
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import io
 
 
 def main() -> None:
@@ -13,8 +16,7 @@ def main() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115  open until the end
     # The encoding of stdout may lack characters of a peer's text, as in a pipe on Windows.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="backslashreplace")
 
     from mcp_trio._cli.commands import commands
 
