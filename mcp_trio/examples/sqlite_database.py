@@ -85,15 +85,14 @@ class Database:
         raise ToolError(f"stopped: it took longer than {self.statement_seconds_max:g} s")
 
     def _fetch(self, sql: str, parameters: Parameters, rows_max: int) -> Rows:
+        changes_before = self._connection.total_changes
         try:
             with closing(self._connection.execute(sql, parameters)) as cursor:
                 rows = [list(map(json_cell, row)) for row in itertools.islice(cursor, rows_max)]
-                return Rows(
-                    columns=[column[0] for column in cursor.description or ()],
-                    rows=rows,
-                    is_cut=next(cursor, None) is not None,
-                    changed_rows=max(cursor.rowcount, 0),
-                )
+                columns = [column[0] for column in cursor.description or ()]
+                is_cut = next(cursor, None) is not None
+            # Changes are counted at the end of a statement, which may have returned more rows.
+            return Rows(columns, rows, is_cut, self._connection.total_changes - changes_before)
         except DATABASE_ERRORS as error:
             trio.from_thread.check_cancelled()  # a cancelled statement is no error of SQLite
             logger.info("rejected, %s: %s", error, sql)

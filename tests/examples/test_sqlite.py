@@ -448,6 +448,8 @@ async def test_a_write_returns_the_number_of_changed_rows(writable, path):
     sql = "INSERT INTO reader (name) VALUES (?), (?) RETURNING name"
     rows = await writable.fetch(sql, ["Joan", "Mary"], rows_max=9)
     assert (rows.rows, rows.changed_rows) == ([["Joan"], ["Mary"]], 2)
+    rows = await writable.fetch("UPDATE reader SET name = name || 1 RETURNING id", (), rows_max=1)
+    assert (rows.is_cut, rows.changed_rows) == (True, 5)
     assert rows_of(path, "SELECT count(*) FROM reader") == [(5,)]
 
 
