@@ -385,9 +385,9 @@ def run_prompt(choices: SessionChoices) -> int:
     """
     with SessionThread(choices) as session:
         prompt = CallPrompt(session)
+        # A line that is not UTF-8 fails when it is sent, and the next lines are run.
+        cast("io.TextIOWrapper[Any]", sys.stdin).reconfigure(errors="surrogateescape")
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            # A line that is not UTF-8 fails when it is sent, and the next lines are run.
-            cast("io.TextIOWrapper[Any]", sys.stdin).reconfigure(errors="surrogateescape")
             lines = itertools.takewhile(lambda line: line.strip() != QUIT, sys.stdin)
             statuses = [prompt.run_line(line) for line in lines]
             return int(not all(statuses))

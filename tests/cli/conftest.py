@@ -225,7 +225,7 @@ class Terminal:
         )
         os.close(theirs)
         # A read may end within a character.
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._shown = ""
 
     def __enter__(self):
@@ -237,7 +237,7 @@ class Terminal:
         self.process.wait()
 
     def type(self, text):
-        os.write(self._ours, text.encode())
+        os.write(self._ours, os.fsencode(text))
 
     def wait_for(self, text):
         """Read until the text is shown; returns all that was shown since the last text."""

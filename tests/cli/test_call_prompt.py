@@ -281,6 +281,15 @@ def terminal(tmp_path):
         yield terminal
 
 
+def test_a_line_at_a_terminal_may_have_any_bytes():
+    with Terminal("inspect", SOME, "--call", PYTHONIOENCODING="utf-8:strict") as terminal:
+        terminal.wait_for("> ")
+        terminal.type(b"echo text=\xff\n".decode(errors="surrogateescape"))
+        terminal.wait_for("surrogates not allowed")
+        terminal.type("/quit\n")
+        assert terminal.process.wait(20) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("CANC-01")
 def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_path):
