@@ -329,7 +329,8 @@ def password_paths(schema: Any) -> list[str]:
     """Return JSON paths to the passwords (`format: password`) in values of a schema, from `$`.
 
     Properties, items and choices are searched; a `$ref` into the schema's own definitions is
-    followed once on each path.
+    followed once on each path. No path has a step for members of any name, so an object is hidden
+    as a whole if they have passwords.
     """
     return list(dict.fromkeys(_paths("$", schema, schema, frozenset())))
 
@@ -339,7 +340,10 @@ def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[
     if decoded.get("format") == "password":
         yield path
     for step, inner, reference in _inner_schemas(decoded, root):
-        if not reference:
+        if step is None:
+            if _leads_to_password(inner, root, frozenset()):
+                yield path
+        elif not reference:
             yield from _paths(path + step, inner, root, seen)
         # Definitions that refer to each other have more paths than can be followed.
         elif reference not in seen and _leads_to_password(inner, root, seen | {reference}):
@@ -360,8 +364,11 @@ def _leads_to_password(schema: Any, root: Any, followed: frozenset[str]) -> bool
     return False
 
 
-def _inner_schemas(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield the step of a path to each inner schema, the schema, and the `$ref` to it or ""."""
+def _inner_schemas(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[str | None, Any, str]]:
+    """Yield the step of a path to each inner schema, the schema, and the `$ref` to it or "".
+
+    The step is None for a schema of members of any name.
+    """
     reference = schema.get("$ref")
     if isinstance(reference, str):
         target = root
@@ -370,6 +377,13 @@ def _inner_schemas(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[str, 
         yield "", target, reference
     if "items" in schema:
         yield "[*]", schema["items"], ""
+    if isinstance(prefix := schema.get("prefixItems"), list):
+        for item in cast("list[Any]", prefix):  # type: ignore[redundant-cast]
+            yield "[*]", item, ""
+    if "additionalProperties" in schema:
+        yield None, schema["additionalProperties"], ""
+    for members in members_of(schema.get("patternProperties")).values():
+        yield None, members, ""
     for choices in (schema.get(key) for key in _CHOICES):
         if isinstance(choices, list):
             for choice in cast("list[Any]", choices):  # type: ignore[redundant-cast]

@@ -671,6 +671,42 @@ def test_a_schema_names_passwords():
     assert b"opqr4" in changed
 
 
+PASSWORD_SCHEMA = {"type": "string", "format": "password"}
+
+
+def test_passwords_under_any_name_and_in_tuples_are_hidden():
+    schema = {
+        "properties": {
+            "logins": {"type": "object", "additionalProperties": PASSWORD_SCHEMA},
+            "users": {"additionalProperties": {"$ref": "#/$defs/User"}},
+            "keys": {"patternProperties": {"^k": PASSWORD_SCHEMA}},
+            "pair": {"prefixItems": [{"type": "string"}, PASSWORD_SCHEMA]},
+            "free": {"additionalProperties": True},
+            "closed": {"properties": {"a": {"type": "string"}}, "additionalProperties": False},
+        },
+        "$defs": {"User": {"properties": {"pin": PASSWORD_SCHEMA}}},
+    }
+    frame = call(
+        logins={"ann": "abcd1"},
+        users={"bob": {"pin": "wxyz2"}},
+        keys={"k1": "klmn3"},
+        pair=["ann", "stuv4"],
+        free={"x": "opqr5"},
+        closed={"a": "efgh6"},
+    )
+    changed = redactor(schemas={"login": schema}).redact("in", frame)
+    for secret in (b"abcd1", b"wxyz2", b"klmn3", b"stuv4"):
+        assert secret not in changed
+    assert b"opqr5" in changed
+    assert b"efgh6" in changed
+
+
+def test_an_object_of_passwords_is_hidden_as_the_arguments_of_a_tool():
+    schema = {"type": "object", "additionalProperties": PASSWORD_SCHEMA}
+    changed = redactor(schemas={"login": schema}).redact("in", call(ann="abcd1"))
+    assert b"abcd1" not in changed
+
+
 def test_definitions_that_refer_to_each_other_are_searched_in_a_short_time():
     names = [f"Block{number}" for number in range(30)]
     blocks = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
