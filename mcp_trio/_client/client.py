@@ -599,8 +599,8 @@ class Client:
             idle_seconds: The longest wait for the result or for the next progress, by default
                 `limits.requests.idle_seconds`.
             total_seconds: The longest wait for the result, by default
-                `limits.requests.total_seconds`. It covers all rounds, but not the answers of the
-                client's callbacks.
+                `limits.requests.total_seconds`. It covers all rounds, but neither the answers of
+                the client's callbacks nor the time to connect again.
             progress: Called in the calling task with each progress of the request.
             rounds: Whether input requests are answered by the client's callbacks.
 

@@ -20,6 +20,7 @@ from mcp_trio._protocol.http_headers import (
     JSON,
     PROTOCOL_VERSION,
     Headers,
+    encoded_headers,
     media_type_of,
 )
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, text_of_body
@@ -234,7 +235,9 @@ class EndpointClient:
         self._auth_option = {}
         if self.auth is not None:
             self._auth_option = {"auth": converted_auth(self._library, self.auth)}
-        common = httpx2.Headers(self.headers)
+        # As bytes, since httpx2 takes texts beyond ASCII for UTF-8, or rejects them.
+        given = zip(self.headers, encoded_headers([*self.headers.items()]), strict=True)
+        common = httpx2.Headers([(name.encode(), value) for name, (_, value) in given])
         common.update([_UNCOMPRESSED])
         self._common_headers = common.raw
         self._timeout = {**self.http.timeout.as_dict(), "read": None}

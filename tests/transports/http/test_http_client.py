@@ -457,6 +457,23 @@ async def test_only_http_urls_are_accepted(url):
         await open_http_channel(url)
 
 
+@pytest.mark.parametrize(("name", "value"), [("x-name", "漢"), ("x name", "a"), ("x", "a\r\nb: c")])
+async def test_a_header_that_http_cannot_carry_is_rejected_when_it_is_given(name, value):
+    with pytest.raises(ValueError, match="header"):
+        await open_http_channel("http://mcp.test/", headers={name: value})
+
+
+async def test_a_header_may_have_latin_letters():
+    async with connected(Modern(answers={"tools/call": succeed}), headers={"X-City": "Zürich"}) as (
+        channel,
+        script,
+    ):
+        await channel.send([stateless_call(1)])
+        await next_item(channel)
+
+    assert script.seen[0].headers["x-city"] == "Zürich"
+
+
 async def test_the_name_of_a_server_contains_no_secrets():
     channel = await open_http_channel("http://user:word@mcp.test:81/mcp?key=1")
     await channel.aclose()
