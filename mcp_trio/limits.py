@@ -25,7 +25,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        for name, kind in self.__annotations__.items():
+        for name, kind in type(self).__annotations__.items():
             value, least = getattr(self, name), _LEAST.get(name, 0)
             error: Exception
             if isinstance(kind, type) and issubclass(kind, _Options):
