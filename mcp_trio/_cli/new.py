@@ -154,8 +154,8 @@ def write_project(project: Path, template: str, package: str) -> None:
         for old, new in replacements.items():
             text = text.replace(old, new)
         target = project / str(file.relative_to(source)).replace(TEMPLATE_PACKAGE, package)
-        if file.name == "gitignore":  # in this repository, Git would use a file .gitignore
-            target = target.with_name(".gitignore")
+        if file.name.startswith("git"):  # in this repository, Git would use a file .gitignore
+            target = target.with_name(f".{file.name}")
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("a", encoding="utf-8") as opened:  # a template adds to a shared file
             opened.write(text)

@@ -86,6 +86,7 @@ def test_a_change_of_the_server_fails_the_replay_until_record_py_has_run(create)
 def test_the_name_is_normalized_in_the_package_and_the_project_file(create):
     project = create("My-Own.Gitignore")
     assert files_of(project) == [
+        ".gitattributes",
         ".gitignore",
         "README.md",
         "my_own_gitignore/__init__.py",
@@ -108,6 +109,12 @@ def test_files_that_a_server_writes_are_ignored_besides_those_of_every_template(
         lines = (tmp_path / template / ".gitignore").read_text().splitlines()
         assert "__pycache__/" in lines
         assert not file or lines[-1] == file
+
+
+def test_git_keeps_the_ends_of_lines_of_recordings(tmp_path):
+    new.write_project(tmp_path / "weather", "minimal", "weather")
+    lines = (tmp_path / "weather" / ".gitattributes").read_text().splitlines()
+    assert "*.mcprec.jsonl -text" in lines
 
 
 @pytest.mark.parametrize("template", new.FIRST_CALLS)
