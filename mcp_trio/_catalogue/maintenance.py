@@ -35,7 +35,7 @@ from mcp_trio._catalogue.uploads import (
     write_private,
 )
 from mcp_trio._recorder.encryption import is_encrypted
-from mcp_trio._recorder.files import COMPRESSED_SUFFIX
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX, other_form
 from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
 _SECONDS_PER_DAY: Final = 24 * 60 * 60
@@ -138,6 +138,8 @@ class FolderMaintenance:
         arguments = self.policy_run.policy.index_arguments
         while not self._finished.empty():
             names = [os.path.relpath(path, self.folder) for path in self._finished.get()]
+            # A segment may have been compressed after the end of the recording.
+            names = [name if (self.folder / name).exists() else other_form(name) for name in names]
             job = job_of(self.folder, names, arguments=arguments)
             if job is not None:
                 jobs.append(job)

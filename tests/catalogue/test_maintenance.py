@@ -118,6 +118,22 @@ async def test_a_policy_catalogues_a_recording_whose_segments_were_compressed(tm
     assert policy.status.problem == ""
 
 
+async def test_segments_that_were_compressed_after_the_end_are_catalogued(tmp_path):
+    """The end of the recording was reported with the names that the segments had then."""
+    keeper = keeper_of(tmp_path, segment_bytes_max=500)
+    async with Client(theatre(record=RecordOptions(tmp_path, segment_bytes_max=500))) as client:
+        for _ in range(5):
+            await client.call_tool("book", {"seat": "A1"})
+        keeper.tidy()
+        assert any(name.endswith(".zst") for name in files(tmp_path))
+        assert not found(tmp_path)[0].complete
+    names = [name.removesuffix(".zst") for name in files(tmp_path)]
+    names.sort(key=lambda name: segment_of(name)[1])
+    keeper.add_finished([str(tmp_path / name) for name in names])
+    keeper.index_finished()
+    assert found(tmp_path)[0].complete
+
+
 async def test_a_recording_that_is_still_written_is_left_alone(tmp_path):
     # Without a policy: its own background task might hold the lock just now.
     async with Client(theatre(record=RecordOptions(tmp_path))) as client:
