@@ -658,7 +658,7 @@ class Client:
         """
         session = self._session
         if session.cause is None:  # another task may be connecting again
-            session = self._open_session() or await self._reconnect()
+            session = await self._connected()
         await session.notify(method, params)
 
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
@@ -861,8 +861,7 @@ class Client:
                 announce them.
             MCPError: As `request`.
         """
-        if self._open_session() is None:
-            await self._reconnect()
+        await self._connected()
         if PROTOCOL_VERSIONS[self.protocol_version].announces_completions and not self.server_can(
             "completions"
         ):
@@ -883,8 +882,7 @@ class Client:
         Args:
             **options: Timeouts; see `request`.
         """
-        if self._open_session() is None:
-            await self._reconnect()
+        await self._connected()
         self._cache.forget(DISCOVER)
         await self.request(DISCOVER if self._is_stateless else PING, **options)
 
@@ -902,8 +900,7 @@ class Client:
             MCPError: As `request`.
         """
         _check_log_level(self, None, level)
-        if self._open_session() is None:
-            await self._reconnect()
+        await self._connected()
         if not self._is_stateless:
             await self.request("logging/setLevel", types.SetLevelParams(level=level), **options)
         self.log_level = level
@@ -937,7 +934,7 @@ class Client:
             LocalProtocolError: The server is a legacy one: use `list_changed` and `subscribe`.
             ConnectionLost: The session has ended.
         """
-        session = self._open_session() or await self._reconnect()
+        session = await self._connected()
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
         requested = subscription_filter([kind for kind in LISTS if chosen[kind]], uris)
         stream = SubscriptionStream(requested, self._on_notification)
@@ -960,7 +957,7 @@ class Client:
             LocalProtocolError: The server has no subscriptions to resources.
             MCPError: As `request`.
         """
-        session = self._open_session() or await self._reconnect()
+        session = await self._connected()
         if not self._is_stateless:
             await self.request(SUBSCRIBE, types.SubscribeParams(uri=uri), **options)
             self._subscription.uris |= {uri}
@@ -976,7 +973,7 @@ class Client:
             uri: The URI of the resource.
             **options: Timeouts; see `request`.
         """
-        session = self._open_session() or await self._reconnect()
+        session = await self._connected()
         if self._is_stateless:
             await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
         else:
@@ -997,7 +994,7 @@ class Client:
         session = self._session
         self.roots = roots
         if session.cause is None:
-            session = self._open_session() or await self._reconnect()
+            session = await self._connected()
         if not self._is_stateless:
             await session.notify(_ROOTS_CHANGED)
 
@@ -1250,6 +1247,14 @@ class Client:
         self._subscription.revive()
         return session
 
+    async def _connected(self) -> Session:
+        """Return the open session; if there is none, connect again, or wait for the task that does.
+
+        Raises:
+            MCPError: As connecting.
+        """
+        return self._open_session() or await self._reconnect()
+
     async def _reconnect(self) -> Session:
         """Connect again, unless another task has done so meanwhile, and return the session.
 
@@ -1354,7 +1359,7 @@ class Client:
             changes = self._cache.changes  # `put` keeps no result if a change is reported meanwhile
         result: Any = None
         for is_repeated in (False, True):
-            session = self._open_session() or await self._reconnect()
+            session = await self._connected()
             try:
                 result = await session.request(method, params, **options)
                 break

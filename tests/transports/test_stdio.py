@@ -288,23 +288,21 @@ def test_the_stderr_tail_begins_with_a_complete_line_if_possible():
     assert tail.text == "last"
 
 
-def test_lines_are_forwarded_if_no_tail_is_kept():
+@pytest.mark.parametrize(
+    ("bytes_max", "chunks", "forwarded"),
+    [
+        (0, [b"first\nsec", b"ond"], ["first", "second"]),  # no tail is kept
+        (4, [b"123456789", b"0\n"], ["1234", "5678", "90"]),  # an endless line comes in pieces
+    ],
+)
+def test_lines_are_forwarded_whatever_the_length_of_the_tail(bytes_max, chunks, forwarded):
     lines = []
-    tail = StderrTail(bytes_max=0, forward=lines.append)
-    tail.feed(b"first\nsec")
-    tail.feed(b"ond")
+    tail = StderrTail(bytes_max=bytes_max, forward=lines.append)
+    for chunk in chunks:
+        tail.feed(chunk)
     tail.finish()
-    assert lines == ["first", "second"]
-    assert tail.text == ""
-
-
-def test_an_endless_line_is_forwarded_in_pieces():
-    lines = []
-    tail = StderrTail(bytes_max=4, forward=lines.append)
-    tail.feed(b"123456789")
-    tail.feed(b"0\n")
-    tail.finish()
-    assert lines == ["1234", "5678", "90"]
+    assert lines == forwarded
+    assert len(tail.text) <= bytes_max
 
 
 async def test_an_error_of_the_watching_task_does_not_end_the_trio_run(caplog):
