@@ -339,7 +339,8 @@ class _AllowedCall(msgspec.Struct, eq=False, frozen=True):
     """A call of a tool that was allowed, and the facts that this depended on.
 
     Attributes:
-        peer: The sender, with its token.
+        row: The row of `tools/call` in the table of methods.
+        peer: The sender, as the transport has authenticated it.
         metadata: The metadata of a stateless call; None for a call of the session.
         capabilities: Those of this side, which may change between stateless calls.
     """
