@@ -63,6 +63,7 @@ from mcp_trio._protocol.metadata import (
     ToolCall,
     check_user_meta,
     client_metadata,
+    client_of_handshake,
     decode_session_call,
     decode_tool_call,
     metadata_and_token_in,
@@ -782,7 +783,9 @@ class Connection:
             raise self._unsupported(params.protocol_version)
         # For the rest of the session the server has the capabilities that it announces here.
         capabilities = self.our_capabilities = self.current_capabilities()
-        self.set_peer(protocol_version, params.capabilities, params.client_info, self._auth)
+        self.peer = client_of_handshake(
+            protocol_version, params.capabilities, params.client_info, self._auth
+        )
         self._move(self.our_role, SessionTrigger.INITIALIZE_RESULT)
         result = types.InitializeResult(
             protocol_version=protocol_version.name,
@@ -1112,12 +1115,9 @@ class Connection:
         protocol_version: ProtocolVersion,
         capabilities: Capabilities,
         info: types.Implementation | None,
-        auth: AuthInfo | None = None,
     ) -> None:
         """Set the peer for the rest of the session."""
-        self.peer = Peer(
-            protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
-        )
+        self.peer = Peer(protocol_version=protocol_version, capabilities=capabilities, info=info)
 
     # Sending responses and notifications.
 

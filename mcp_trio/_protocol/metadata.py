@@ -84,6 +84,36 @@ UNKNOWN_PEER: Final = Peer(protocol_version=OLDEST, capabilities=types.ClientCap
 # Receiving the metadata of a request.
 
 
+_Described: TypeAlias = tuple[types.ClientCapabilities, types.Implementation]
+_decode_described: Final = msgspec.json.Decoder(_Described).decode
+
+
+def client_of_handshake(
+    protocol_version: ProtocolVersion,
+    capabilities: types.ClientCapabilities,
+    info: types.Implementation,
+    auth: AuthInfo | None,
+) -> Peer:
+    """Return the client that has sent `initialize`.
+
+    A server has many sessions with a few kinds of clients: equal clients are the same object, to
+    save memory.
+    """
+    described = msgspec.json.encode((capabilities, info))
+    if len(described) > _CACHED_BYTES_MAX:
+        return Peer(
+            protocol_version=protocol_version, capabilities=capabilities, info=info, auth=auth
+        )
+    peer = _cached_client(protocol_version, described)
+    return peer if auth is None else msgspec.structs.replace(peer, auth=auth)
+
+
+@functools.lru_cache(maxsize=_CACHED_MAX)
+def _cached_client(protocol_version: ProtocolVersion, described: bytes) -> Peer:
+    capabilities, info = _decode_described(described)
+    return Peer(protocol_version=protocol_version, capabilities=capabilities, info=info)
+
+
 class _Members(msgspec.Struct, gc=False):
     """The reserved members of a request's `_meta`, as raw JSON."""
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import ContextVar
+from copy import deepcopy
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, get_args, overload
@@ -273,15 +274,15 @@ class BaseContext(Opaque):
 
     @property
     def client_info(self) -> types.Implementation | None:
-        """The name and version of the client, if it sent them; they are not verified."""
-        return self._peer.info
+        """A copy of the name and version of the client, if it sent them; they are not verified."""
+        return deepcopy(self._peer.info)
 
     @property
     def client_capabilities(self) -> types.ClientCapabilities:
-        """The capabilities that the client declared."""
-        capabilities = self._peer.capabilities
+        """A copy of the capabilities that the client declared."""
+        capabilities = self._peer.capabilities  # which equal clients share
         assert isinstance(capabilities, types.ClientCapabilities)
-        return capabilities
+        return deepcopy(capabilities)
 
     def client_can(self, path: str) -> bool:
         """Return whether the client declared a capability, such as "elicitation.url"."""

@@ -13,7 +13,7 @@ from msgspec.json import encode
 from mcp_trio import Limits
 from mcp_trio import errors as _errors
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.channel_messages import DecodedMessage
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage, PrincipalMessage
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, Request, malformed
 from mcp_trio._protocol.connection import (
     BatchReceived,
@@ -69,14 +69,18 @@ from tests.protocol.discovered import discovered
 # The handshake.
 
 
-def initialize(server, message, **changes):
+def initialize_message(message, **changes):
     params = {
         "protocolVersion": "2024-11-05",
         "capabilities": {},
         "clientInfo": {"name": "kelp", "version": "0"},
         **changes,
     }
-    return server.receive(message(id=1, method="initialize", params=params))
+    return message(id=1, method="initialize", params=params)
+
+
+def initialize(server, message, **changes):
+    return server.receive(initialize_message(message, **changes))
 
 
 @pytest.mark.requirement("LIFE-02", "LIFE-03", "LIFE-04", "LIFE-19", "BASE-01")
@@ -126,6 +130,28 @@ def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and
     }
 
 
+def test_sessions_of_equal_clients_share_one_description_of_the_client(connect, message):
+    def opened(auth=None, **changes):
+        server = connect(Role.SERVER)
+        data = initialize_message(message, **changes)
+        server.receive(data if auth is None else PrincipalMessage(data, auth, 0))
+        return server.peer
+
+    kelp, other_version = opened(), opened(protocolVersion="2025-06-18")
+    assert opened() is kelp
+    assert other_version.protocol_version is not kelp.protocol_version
+    assert opened(capabilities={"roots": {}}).can("roots")
+    assert opened(clientInfo={"name": "moss", "version": "0"}).info.name == "moss"
+    assert not kelp.can("roots")
+    long = {"name": "k" * 5_000, "version": "0"}
+    assert opened(clientInfo=long) is not opened(clientInfo=long)
+
+    ann = opened(AuthInfo(subject="ann"))
+    assert ann.principal == "ann"
+    assert ann.info is kelp.info
+    assert kelp.principal is None
+
+
 @pytest.mark.requirement("LIFE-07", "LIFE-08", "LIFE-16")
 @pytest.mark.parametrize("asked", ["2023-01-01", "2999-01-01", "", "latest", "2024-11-5"])
 def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_handshake(
@@ -161,15 +187,6 @@ def test_after_the_handshake_both_ends_know_the_same_and_are_ready(pair):
     assert server.peer_capabilities == client.our_capabilities
     assert not client.counts
     assert not server.counts
-
-
-def test_clients_that_send_the_same_handshake_share_no_objects(connect, message):
-    first, second = connect(Role.SERVER), connect(Role.SERVER)
-    initialize(first, message)
-    initialize(second, message)
-    assert first.peer_info == second.peer_info
-    assert first.peer_info is not second.peer_info
-    assert first.peer_capabilities is not second.peer_capabilities
 
 
 @pytest.mark.requirement("LIFE-11")

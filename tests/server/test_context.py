@@ -118,6 +118,29 @@ async def test_the_context_has_the_metadata_of_a_stateless_request(server, serve
     assert values == [E, {"name": "skiff", "version": "1"}, False, "error", "baggage"]
 
 
+@pytest.mark.parametrize("version", ["2025-11-25", E])
+async def test_a_handler_that_changes_the_facts_about_its_client_changes_them_for_no_other(
+    server, serve, version
+):
+    @server.tool
+    async def rename(ctx: Context) -> list:
+        before = [ctx.client_info and ctx.client_info.name, ctx.client_capabilities.experimental]
+        if ctx.client_info is not None:
+            ctx.client_info.name = "renamed"
+        ctx.client_capabilities.experimental["tides"]["high"] = False
+        return before
+
+    for _ in range(2):
+        asker = await serve(
+            server,
+            protocol_version=version,
+            capabilities={"experimental": {"tides": {"high": True}}},
+        )
+        before = [None if version == E else "wire peer", {"tides": {"high": True}}]
+        assert json.loads(await asker.call("rename")) == before
+        assert json.loads(await asker.call("rename")) == before
+
+
 @pytest.mark.requirement("LOG-08", "LOG-09", "LOG-10", "TRAP-63")
 async def test_a_stateless_request_gets_log_messages_of_the_level_it_names(server, serve):
     @server.tool
