@@ -161,15 +161,6 @@ PoolTrap: TypeAlias = WaitingJob | IdleConnection | None
 """A trap that the pool handles, and does not pass on to Trio; None if the leader has ended."""
 
 
-def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
-    """Start a coroutine, or continue it where it was idle; return None at its end."""
-    # This function is short, because Python searches the line of an exception from the first one.
-    try:
-        return driven.send(None)
-    except StopIteration:
-        return None
-
-
 @attrs.define(eq=False, repr=False)
 class Leader:
     """A coroutine that reads messages and leads handlers; the task that runs it may change.
@@ -207,7 +198,7 @@ class Leader:
         The task of the poller continues idle connections with this: most of them come to a trap of
         the pool, and so never need a task of their own.
         """
-        return self.context.run(_step, self.driven)
+        return self.context.run(next, self.driven.__await__(), None)
 
     @coroutine
     def run_until_pool_trap(
@@ -554,7 +545,8 @@ class _PoolTask:
             is_in_no_lane = lane is None and LANE not in context  # as in most sessions
             context = context.copy() if is_in_no_lane else as_spawned(context, lane)
             try:
-                trap = context.run(_step, running)
+                # As `send`, but without a `StopIteration` at the end of the handler.
+                trap = context.run(next, running.__await__(), None)
             except Exception as error:
                 job.fail(error)
             # As `_has_open_scope`, which costs more.
