@@ -57,8 +57,8 @@ from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
     exc_info_from_users_code,
     one_line_about,
-    sole_exception,
-    split_group,
+    raise_unchanged,
+    split_faults,
 )
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import CollectedJob, lead
@@ -789,13 +789,14 @@ class CustomRoutes:
             )
             response = value if isinstance(value, Response) else Response(value)
             return response.status, *response.encode(self.routes.writer)
-        except Exception as error:
-            failure = sole_exception(error)
-        except BaseExceptionGroup as group:
-            errors, rest = split_group(group)
-            if errors is not None:
-                self._report(request, errors)
-            raise rest from None
+        except BaseException as raised:
+            fault, rest = split_faults(raised)
+            if rest is not None:
+                if fault is not None:
+                    self._report(request, fault)
+                raise_unchanged(rest)
+            assert fault is not None
+            failure = fault
         for reason in unread:
             if isinstance(reason, RejectedError):
                 return reason

@@ -39,7 +39,11 @@ from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import SessionTrigger
 from mcp_trio._protocol.requests import Admission, IncomingRequest, invalid_state_error
 from mcp_trio._session.calls import OutgoingCalls, Question
-from mcp_trio._session.exceptions import exc_info_from_users_code, split_group
+from mcp_trio._session.exceptions import (
+    exc_info_from_users_code,
+    raise_unchanged,
+    split_faults,
+)
 from mcp_trio._session.handlers import Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.journal import Sequencer
@@ -155,13 +159,15 @@ class NotificationQueue:
             enter_lane(lane)
         try:
             await self.application.notified(event.method, event.params)
-        except Exception as error:  # The user's code may raise anything; delivery continues.
-            self._log(event, error)
-        except BaseExceptionGroup as group:
-            errors, rest = split_group(group)
-            if errors is not None:
-                self._log(event, errors)
-            raise rest from None
+        except BaseException as raised:  # The user's code may raise anything; delivery continues.
+            fault, rest = split_faults(raised)
+            try:
+                if fault is not None:
+                    self._log(event, fault)
+                if rest is not None:
+                    raise_unchanged(rest)
+            finally:
+                del fault, rest  # Their tracebacks have this frame.
         finally:
             LANE.set(outer)
 

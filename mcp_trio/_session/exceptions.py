@@ -43,11 +43,42 @@ def raise_unchanged(error: BaseException) -> NoReturn:
         del error, context  # The traceback has this frame, which would keep the error alive.
 
 
-def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
-    """Split a group into its errors and the rest, such as `Cancelled`."""
-    errors, rest = group.split(Exception)
-    assert rest is not None  # Otherwise the group would be an ExceptionGroup.
-    return None if errors is None else sole_exception(errors), rest
+# The exceptions with which code ends on purpose.
+_EXITS: Final = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
+# The modules of exceptions that belong to the test that runs the code, as `pytest.fail` raises.
+_TEST_MODULES: Final = ("_pytest.", "hypothesis.")
+
+
+def _is_fault(error: BaseException) -> bool:
+    if isinstance(error, Exception):
+        return True
+    if isinstance(error, (*_EXITS, BaseExceptionGroup)):
+        return False
+    return not any(each.__module__.startswith(_TEST_MODULES) for each in type(error).__mro__)
+
+
+def split_faults(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
+    """Split an exception that users' code has raised into its faults and the rest.
+
+    The rest ends a task or the process on purpose, such as `Cancelled` or `SystemExit`. All other
+    exceptions are faults. One that is no `Exception`, such as a panic of a library in Rust, is the
+    cause of the `RuntimeError` that is returned.
+    """
+    faults: BaseException | None
+    rest: BaseException | None
+    if isinstance(raised, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        faults, rest = group.split(_is_fault)
+    else:
+        faults, rest = (raised, None) if _is_fault(raised) else (None, raised)
+    if faults is None:
+        return None, rest
+    fault = sole_exception(faults)
+    if isinstance(fault, Exception):
+        return fault, rest
+    error = RuntimeError(f"{type(fault).__name__}: {fault}").with_traceback(fault.__traceback__)
+    error.__cause__ = fault
+    return error, rest
 
 
 def exc_info_from_users_code(
@@ -117,7 +148,7 @@ def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
     if isinstance(group, ExceptionGroup):
         return sole_exception(cast("Exception", group))
     _, others = group.split((Exception, trio.Cancelled))
-    error, _ = split_group(group)
+    error, _ = split_faults(group)
     return group if error is None or others is not None else error
 
 

@@ -21,8 +21,8 @@ from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
 from mcp_trio._session.exceptions import (
     exc_info_from_users_code,
     one_line_about,
-    sole_exception,
-    split_group,
+    raise_unchanged,
+    split_faults,
 )
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.journal import Sequencer
@@ -376,15 +376,17 @@ class Handling(msgspec.Struct, eq=False):
                     and not self.request.may_want_input
                 ):
                     result = await application.ask_in_session(self, result)
-            except Exception as error:
-                if self.rounds is not None:
-                    await self.rounds.wait_until_open()
-                self.fail(sole_exception(error))
-            except BaseExceptionGroup as group:
-                errors, rest = split_group(group)
-                if errors is not None:
-                    self.fail(errors)
-                raise rest from None
+            except BaseException as raised:
+                fault, rest = split_faults(raised)
+                try:
+                    if fault is not None:
+                        if rest is None and self.rounds is not None:
+                            await self.rounds.wait_until_open()
+                        self.fail(fault)
+                    if rest is not None:
+                        raise_unchanged(rest)
+                finally:
+                    del fault, rest  # Their tracebacks have this frame.
             else:
                 if self.rounds is not None:
                     await self.rounds.wait_until_open()

@@ -23,12 +23,12 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from functools import partial
 from types import ModuleType
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import trio
 
-from mcp_trio._session.exceptions import split_group
+from mcp_trio._session.exceptions import raise_unchanged, split_faults
 from mcp_trio._session.leader_followers import Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 
@@ -163,15 +163,19 @@ class Tasks:
         self._actors = (*self._actors, scope)
         self.start(run)
 
-    def _report(self, group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    def _report(self, group: BaseExceptionGroup[BaseException]) -> None:
         """Pass the errors in a group to `on_error`, and raise the rest, which is a cancellation.
 
         The transport of an actor may raise both together.
         """
-        error, rest = split_group(group)
-        if error is not None and self.on_error is not None:
-            self.on_error(error)
-        raise rest from None
+        error, rest = split_faults(group)
+        try:
+            if error is not None and self.on_error is not None:
+                self.on_error(error)
+            if rest is not None:
+                raise_unchanged(rest)
+        finally:
+            del error, rest  # Their tracebacks have this frame.
 
     def _remove_actor(self, ended: "trio.CancelScope | Leader") -> None:
         self._actors = tuple(each for each in self._actors if each is not ended)

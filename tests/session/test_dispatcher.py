@@ -51,6 +51,51 @@ async def test_a_handler_that_fails_again_and_again_is_logged_once_a_second(serv
     ]
 
 
+class Panic(BaseException):
+    """A fault that is no `Exception`, as libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("siblings", [None, 0, 1])
+async def test_a_fault_that_is_no_exception_fails_its_request_alone(
+    serve, echo, call, logged, text_of, siblings
+):
+    async def panic(handling):
+        if siblings is None:
+            raise Panic("index 3 is out of range")
+        async with trio.open_nursery() as nursery:
+            for _ in range(siblings):
+                nursery.start_soon(trio.sleep_forever)
+            raise Panic("index 3 is out of range")
+
+    _, peer = await serve({"panic": panic, "echo": echo})
+    await peer.send(call("panic", 1))
+    assert "Panic" not in one_error(await peer.receive())["message"]
+    await peer.send(call("echo", 2))
+    assert text_of(await peer.receive()) == "echo"
+    (line,) = logged()
+    assert "failed: RuntimeError: Panic: index 3 is out of range (test_dispatcher.py:" in line
+
+
+async def test_a_fault_in_a_cancelled_handler_neither_ends_the_session_nor_is_lost(
+    serve_fake, call, message, logged
+):
+    async def panic(handling):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise Panic("too late")
+
+    session, channel = await serve_fake({"panic": panic})
+    channel.feed(message(**call("panic", 1)))
+    await trio.testing.wait_all_tasks_blocked()
+    channel.feed(message(method="notifications/cancelled", params={"requestId": 1}))
+    await trio.testing.wait_all_tasks_blocked()
+    assert not session.ended.is_set()
+    assert any("Panic: too late" in line for line in logged())
+
+
 @pytest.mark.requirement("BASE-35")
 async def test_a_failing_handler_is_an_internal_error_and_nothing_of_it_leaks(
     serve, echo, call, logged, text_of
@@ -396,11 +441,12 @@ async def test_a_handler_cancelled_before_it_starts_never_runs(
     assert (last.kind, bytes(last.body), last.ordinal) == ("cxl", b'"unstarted"', 1)
 
 
-async def test_a_base_exception_ends_the_session_in_order_and_propagates(
-    make_session, message, handshake, recording
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("of the test")])
+async def test_an_exit_ends_the_session_in_order_and_propagates(
+    make_session, message, handshake, recording, error
 ):
     async def leave(handling):
-        raise SystemExit(3)
+        raise error
 
     channel = DirectFakeChannel()
     session = make_session(channel, {"tools/list": leave}, sequencer=recording)
@@ -408,7 +454,7 @@ async def test_a_base_exception_ends_the_session_in_order_and_propagates(
     channel.feed(message(id=1, method="tools/list"))
     with pytest.raises(BaseExceptionGroup) as caught:
         await session.run()
-    assert caught.value.subgroup(SystemExit)
+    assert caught.value.subgroup(type(error))
     assert session.ended.is_set()
     assert channel.is_closed
     assert [record.kind for record in recording.records()][-2:] == ["shut", "end"]
