@@ -325,6 +325,7 @@ BYTES_MAX: Final = 16 * 1024
 SECONDS_MAX: Final = 5.0
 FRESH_SECONDS: Final = 300.0
 FAILED_SECONDS: Final = 10.0
+STALE_SECONDS: Final = 86_400.0
 
 _KEPT_MAX: Final = 1_000
 _AT_ONCE: Final = 8
@@ -357,6 +358,18 @@ async def resolve(host: str, port: int) -> list[str]:
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
+@attrs.frozen
+class _KeptOutcome:
+    """The outcome of a fetch; it is used until `fresh_until`, without another fetch.
+
+    A document is used until `stale_until` while it cannot be fetched again.
+    """
+
+    outcome: OAuthClient | InvalidClientError
+    fresh_until: float
+    stale_until: float
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ClientDocuments:
     """A fetcher of clients' metadata documents, with a cache.
@@ -369,9 +382,9 @@ class ClientDocuments:
     http: "httpx2.AsyncClient | None" = None
     resolve: Resolve = resolve
     allows: Callable[[IPAddress], bool] = is_public
-    # By URL: the time until which the outcome is used, and the outcome.
-    _kept: OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]] = attrs.field(
-        factory=OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]], init=False
+    # By URL; failures are first, so that they displace no document.
+    _kept: OrderedDict[str, _KeptOutcome] = attrs.field(
+        factory=OrderedDict[str, _KeptOutcome], init=False
     )
     # By URL: the end of the fetch that runs, for which all requests for this document wait.
     _fetching: dict[str, trio.Event] = attrs.field(factory=dict[str, trio.Event], init=False)
@@ -383,7 +396,9 @@ class ClientDocuments:
     async def fetch(self, url: str) -> OAuthClient:
         """Return the client that the document at a URL describes.
 
-        A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`.
+        A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`. A document that
+        cannot be fetched again is used for `STALE_SECONDS`: anyone can use up the rate of its host
+        with URLs of documents that do not exist.
 
         Raises:
             InvalidClientError: The document cannot be fetched, or is not valid.
@@ -392,25 +407,25 @@ class ClientDocuments:
             await fetched.wait()
         now = trio.current_time()
         kept = self._kept.get(url)
-        if kept is None or kept[0] <= now:
+        if kept is None or kept.fresh_until <= now:
             fetched = self._fetching[url] = trio.Event()
-            outcome: OAuthClient | InvalidClientError
             try:
-                outcome = await self._fetch(url, now)
+                client = await self._fetch(url, now)
+                kept = _KeptOutcome(client, now + FRESH_SECONDS, now + STALE_SECONDS)
             except InvalidClientError as error:
-                outcome = error
+                if error.code != UNAVAILABLE or kept is None or kept.stale_until <= now:
+                    kept = _KeptOutcome(error, now, now)
+                kept = attrs.evolve(kept, fresh_until=now + FAILED_SECONDS)
             finally:
                 del self._fetching[url]
                 fetched.set()
-            is_valid = isinstance(outcome, OAuthClient)
-            kept = (now + (FRESH_SECONDS if is_valid else FAILED_SECONDS), outcome)
             self._kept[url] = kept
-            self._kept.move_to_end(url)
+            self._kept.move_to_end(url, last=isinstance(kept.outcome, OAuthClient))
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
-        if isinstance(kept[1], InvalidClientError):
-            raise InvalidClientError(str(kept[1]), kept[1].code)
-        return kept[1]
+        if isinstance(kept.outcome, InvalidClientError):
+            raise InvalidClientError(str(kept.outcome), kept.outcome.code)
+        return kept.outcome
 
     async def _fetch(self, url: str, now: float) -> OAuthClient:
         """Fetch a document within the limits of rate and time, and return its client."""

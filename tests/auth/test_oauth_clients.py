@@ -180,6 +180,37 @@ async def test_one_host_is_asked_for_a_few_documents_only(autojump_clock):
     assert len(web.requests) == 10
 
 
+@pytest.mark.requirement("AUTH-77")
+async def test_a_document_that_cannot_be_fetched_again_is_used_for_a_day(autojump_clock):
+    web = Web(sending(DOCUMENT))
+    documents = web.documents()
+    first = await documents.fetch(URL)
+    await trio.sleep(301)
+    web.respond = sending({}, 404)
+    for number in range(10):  # This uses up the rate of the host.
+        with pytest.raises(InvalidClientError, match="status 404"):
+            await documents.fetch(f"{URL}?{number}")
+    assert await documents.fetch(URL) is first
+    web.respond = sending({}, 503)
+    for hours in (1, 23):
+        await trio.sleep(hours * 3600 - 301)
+        assert await documents.fetch(URL) is first
+    await trio.sleep(600)
+    with pytest.raises(InvalidClientError, match="status 503"):
+        await documents.fetch(URL)
+
+
+async def test_failures_displace_no_document(autojump_clock):
+    web = Web(sending(DOCUMENT))
+    documents = web.documents()
+    first = await documents.fetch(URL)
+    web.respond = sending({}, 404)
+    for number in range(2_000):
+        with pytest.raises(InvalidClientError):
+            await documents.fetch(f"https://{number}.example/client.json")
+    assert await documents.fetch(URL) is first
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -281,6 +312,8 @@ async def test_a_client_keeps_its_tokens_while_its_document_cannot_be_fetched(
     tokens = await site.tokens(URL)
     web.respond = respond
     await trio.sleep(301)
+    tokens = (await site.refresh(URL, tokens["refresh_token"])).json
+    await trio.sleep(86_400)
     # A client would discard its tokens after `invalid_client`.
     for _ in range(2):
         reply = await site.refresh(URL, tokens["refresh_token"])
