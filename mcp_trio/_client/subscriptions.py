@@ -423,7 +423,8 @@ class CallbackSubscription:
             kind for kind in self.kinds if has_capability(capabilities, f"{kind}.listChanged")
         ]
         try:
-            current = await self._replace(session, self.uris)
+            async with self._changing:
+                current = await self._replace(session, self.uris)
         except (RequestError, RequestTimeout, RemoteProtocolError) as error:
             logger.warning("the client will not be notified of changes: %s", error)
         except trio.Cancelled:

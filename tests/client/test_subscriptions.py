@@ -23,8 +23,9 @@ from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from mcp_trio.limits import HttpLimits, MessageLimits
+from mcp_trio.testing import WirePeer
 from tests.client.conftest import nothing
-from tests.client.stateless import LEGACY, STATELESS
+from tests.client.stateless import DISCOVERED, LEGACY, STATELESS, Played
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -949,6 +950,55 @@ async def test_a_restarted_server_is_subscribed_to_again(server):
         server.resource_updated("harbour://oslo")
         await trio.testing.wait_all_tasks_blocked()
     assert received == ["tools", "harbour://oslo"]
+
+
+@attrs.define(eq=False)
+class Restartable:
+    """A stateless server object that acknowledges no subscription by itself in later sessions."""
+
+    sessions: list = attrs.field(factory=list)
+
+    async def serve(self, channel):
+        answers = {
+            "server/discover": DISCOVERED,
+            "subscriptions/listen": None,
+            "tools/list": {"tools": [], "ttlMs": 0, "cacheScope": "private"},
+        }
+        session = Played(WirePeer(channel), answers)
+        if not self.sessions:
+            session.before = session.acknowledge
+        self.sessions.append(session)
+        await session.serve()
+
+
+@pytest.mark.requirement("SUB-17")
+async def test_a_resource_subscribed_to_while_another_task_connects_again_stays(nursery):
+    server, received = Restartable(), []
+    async with stateless(
+        server,
+        restart=True,
+        list_changed=ignore,
+        resource_updated=lambda params: received.append(params.uri),
+    ) as client:
+        client._session.shut("lost")
+        nursery.start_soon(client.list_tools)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(client.subscribe, "x:1")
+        await trio.testing.wait_all_tasks_blocked()
+        session = server.sessions[1]
+        session.before = session.acknowledge
+        of_lists, *of_resource = [
+            each for each in session.requests if each["method"] == "subscriptions/listen"
+        ]
+        for message in [*of_resource, of_lists]:
+            await session.acknowledge(message)
+        await trio.testing.wait_all_tasks_blocked()
+        for message in session.requests:
+            if "x:1" in message["params"].get("notifications", {}).get("resourceSubscriptions", ()):
+                meta = {SUBSCRIPTION_ID: message["id"]}
+                await session.peer.send_notification(UPDATED, {"uri": "x:1", "_meta": meta})
+        await trio.testing.wait_all_tasks_blocked()
+    assert received == ["x:1"]
 
 
 @pytest.mark.requirement("SUB-18", "TRAP-108")
