@@ -30,6 +30,8 @@ _READ: Final = "resources/read"
 _RETRY_MEMBERS: Final = frozenset({"inputResponses", "requestState"})
 
 _MS_PER_SECOND: Final = 1000
+# A server may send an integer that is too large for a division.
+_TTL_MS_MAX: Final = 10**15
 
 
 class _Entry(NamedTuple):
@@ -72,7 +74,7 @@ class Cache:
         `changes` is the value of `self.changes` when the result was requested.
         """
         self._drop(key)
-        ttl_ms = result.ttl_ms or 0
+        ttl_ms = min(result.ttl_ms or 0, _TTL_MS_MAX)
         if ttl_ms <= 0 or changes != self.changes:
             return
         entry = _Entry(msgspec.json.encode(result), now + ttl_ms / _MS_PER_SECOND)

@@ -44,6 +44,11 @@ def test_a_result_is_valid_for_its_ttl():
     assert cache.get(TOOLS, 101.0) is None  # dropped, not only looked past
 
 
+def test_a_result_may_be_valid_for_longer_than_a_float_can_tell():
+    ages = tools("tide", ttl_ms=10**400)
+    assert kept((TOOLS, ages)).get(TOOLS, 1e9) == ages
+
+
 @pytest.mark.requirement("CACHE-05", "CACHE-06", "TRAP-81")
 @pytest.mark.parametrize("ttl_ms", [None, 0, -1, -(10**9)])
 def test_a_result_without_a_ttl_is_not_cached(ttl_ms):
