@@ -332,8 +332,9 @@ _AT_ONCE: Final = 8
 _RATE_PER_HOST: Final = Rate(per_minute=30, burst=10)
 _PORT: Final = 443
 
-# IPv6 addresses that lead to the IPv4 address in their last four bytes (RFC 6052).
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# All public IPv6 addresses (RFC 4291, section 2.4). Others, such as those of NAT64 (RFC 6052), may
+# lead to the IPv4 address in their last four bytes.
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 """Returns the addresses of a host name and a port."""
@@ -343,7 +344,7 @@ def is_public(address: IPAddress) -> bool:
     """Return whether an address is public, and not an IPv4 address in another form."""
     if isinstance(address, ipaddress.IPv6Address):
         is_tunnel = address.sixtofour is not None or address.teredo is not None
-        if is_tunnel or address.is_site_local or address in _NAT64:
+        if is_tunnel or address not in _GLOBAL_UNICAST:
             return False
     return closeness_of_address(address) == 0
 

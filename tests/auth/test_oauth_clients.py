@@ -84,6 +84,7 @@ async def test_a_document_is_kept_for_minutes_and_a_failure_for_seconds(autojump
         *("169.254.169.254", "100.64.0.1", "224.0.0.1", "255.255.255.255", "192.0.2.1"),
         *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:127.0.0.1"),
         *("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::", "fec0::1"),
+        *("64:ff9b:1::a00:1", "::a00:1", "::ffff:0:a00:1"),
     ],
 )
 @pytest.mark.requirement("AUTH-77")
@@ -94,6 +95,12 @@ async def test_no_request_is_sent_to_an_address_that_is_not_public(address):
             await web.documents().fetch(URL)
         assert web.requests == []
         assert address not in str(raised.value)
+
+
+async def test_a_public_address_of_ipv6_is_connected_to():
+    web = Web(sending(DOCUMENT), ["2606:2800:220:1::1"])
+    await web.documents().fetch(URL)
+    assert web.requests[0].url.host == "2606:2800:220:1::1"
 
 
 @pytest.mark.parametrize(
