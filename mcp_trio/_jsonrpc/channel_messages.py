@@ -54,11 +54,16 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str:
-        """The name by which sessions, limits and rates are kept apart: the subject or the client.
+        """The name by which sessions, limits and rates are kept apart.
 
-        Empty if the credentials have neither.
+        It is the subject, or "client " with the client, or empty if the credentials have neither. A
+        subject that begins with "client " or "user " has "user " before it, so that no user has
+        the name of a client.
         """
-        return self.subject or self.client or ""
+        subject = self.subject
+        if not subject:
+            return f"client {self.client}" if self.client else ""
+        return f"user {subject}" if subject.startswith(("client ", "user ")) else subject
 
     def members(self) -> dict[str, Any]:
         """Return the facts as JSON values, always in the same order."""

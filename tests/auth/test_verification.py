@@ -50,6 +50,16 @@ async def test_a_signed_token_gives_the_facts_about_its_sender(issuer, verifier)
     assert issuer.requests == [f"{ISSUER}/.well-known/oauth-authorization-server", f"{ISSUER}/keys"]
 
 
+def test_no_user_has_the_principal_of_a_client_or_of_another_user():
+    subjects = ["buoy", "client buoy", "user buoy", "user client buoy", "clients"]
+    senders = [AuthInfo(client="buoy"), *(AuthInfo(subject=each) for each in subjects)]
+    principals = [sender.principal for sender in senders]
+    assert principals[:2] == ["client buoy", "buoy"]
+    assert len(set(principals)) == len(senders)
+    assert AuthInfo(subject="anna", client="buoy").principal == "anna"
+    assert AuthInfo().principal == ""
+
+
 @pytest.mark.parametrize(
     ("claims", "scopes", "client"),
     [
