@@ -25,6 +25,7 @@ import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
@@ -582,8 +583,8 @@ class ClientFlow:
     def _document(self, response: ResponseReceived, kind: Any) -> Any:
         """Return a metadata document of type `kind`, or the outcome of a response without one.
 
-        After an error of the server, the flow fails: to go on with another design of authorization
-        would let an attacker who makes the server fail choose the design.
+        After an error of the server, or too many requests, the flow fails: to go on with another
+        design of authorization would let an attacker who makes the server fail choose the design.
         """
         url = self._urls.pop(0)
         location = response.headers.get("location")
@@ -596,7 +597,7 @@ class ClientFlow:
             except ValueError:
                 raise UrlError(f"{url} redirects to no URL: {location[:200]!r}") from None
             return Outcome.REDIRECTED
-        if response.status // 100 == 5:  # noqa: PLR2004
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status // 100 == 5:  # noqa: PLR2004
             raise self.error(f"{url} answered HTTP {response.status}; try again later")
         if response.status != 200:  # noqa: PLR2004
             self._reasons.append(f"{url} answered HTTP {response.status}")

@@ -294,10 +294,12 @@ def test_a_server_that_names_metadata_is_not_taken_for_an_old_one():
     assert ORIGIN_URL not in conversation.urls
 
 
+@pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("url", [RESOURCE_URL, SERVER_URL, ORIGIN_URL])
-def test_a_server_that_fails_is_not_taken_for_one_of_another_design(url):
+def test_a_server_that_fails_is_not_taken_for_one_of_another_design(url, status):
     answers = {RESOURCE_URL: NOT_FOUND} if url == ORIGIN_URL else {}
-    assert "HTTP 503; try again" in failure(Conversation({**answers, url: answer(b"", 503)}))
+    text = failure(Conversation({**answers, url: answer(b"", status)}))
+    assert f"HTTP {status}; try again" in text
 
 
 def test_a_page_in_place_of_a_document_counts_as_none():
