@@ -112,6 +112,7 @@ class TokenSet:
     Attributes:
         resource: The resource for which the token was issued.
         issuer: The authorization server that has issued it.
+        auth_methods: The methods by which its clients may authenticate; None if it named none.
         expires_at: The time at which it expires, in seconds since 1970; None if that is not known.
         renew_at: The time from which on it is to be renewed.
         scopes: The granted scopes; None if the authorization server named none.
@@ -124,6 +125,7 @@ class TokenSet:
     issuer: str
     token_endpoint: str
     revocation_endpoint: str | None = None
+    auth_methods: list[str] | None = None
     client: ClientInformation
     access_token: str = attrs.field(repr=False)
     token_type: Literal["Bearer", "DPoP"] = "Bearer"  # noqa: S105  no secret
@@ -571,6 +573,7 @@ class ClientFlow:
             issuer=tokens.issuer,
             token_endpoint=tokens.token_endpoint,
             revocation_endpoint=tokens.revocation_endpoint,
+            token_endpoint_auth_methods_supported=tokens.auth_methods,
         )
         return tokens
 
@@ -1149,6 +1152,7 @@ class ClientFlow:
             issuer=self._issuer,
             token_endpoint=metadata.token_endpoint,
             revocation_endpoint=metadata.revocation_endpoint,
+            auth_methods=metadata.token_endpoint_auth_methods_supported,
             client=client,
             access_token=granted.access_token,
             token_type=kind,

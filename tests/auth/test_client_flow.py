@@ -757,6 +757,23 @@ def test_how_a_client_authenticates(methods, information, expected):
     )
 
 
+@pytest.mark.parametrize("event", [Expiring(), Dropped()])
+def test_a_client_authenticates_later_as_it_did_first(event):
+    document = {
+        **SERVER_METADATA,
+        "revocation_endpoint": REVOKE_URL,
+        "token_endpoint_auth_methods_supported": ["client_secret_post"],
+    }
+    answers = {SERVER_URL: answer(document), REVOKE_URL: answer(b"")}
+    settings = FlowSettings(client=client(client_secret="s"))
+    tokens = attrs.evolve(Conversation(answers, settings).run(), refresh_token="r")
+    later = Conversation(answers, settings, tokens)
+    later.run(event)
+    (request,) = later.sent
+    assert later.form(request.url)["client_secret"] == "s"
+    assert "Authorization" not in request.headers
+
+
 @pytest.mark.parametrize(
     ("methods", "method"),
     [
