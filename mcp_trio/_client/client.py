@@ -1277,6 +1277,8 @@ class Client:
                         "the connection to %s is lost; connecting again", self._server_name
                     )
                 await self._session_task.wait_ended()
+                if self._is_closed:
+                    return self._session
                 # Another server may run now: only the kind of the server is remembered.
                 self._cache.clear()
                 self._output_schemas.forget()

@@ -487,6 +487,30 @@ async def test_a_closed_client_stays_closed():
     assert len(server.lives) == 1
 
 
+async def test_a_client_that_is_closed_before_its_server_has_ended_starts_no_other(
+    nursery, autojump_clock
+):
+    class Lingering(Mortal):
+        async def serve(self, channel):
+            await super().serve(channel)
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.5)
+
+    server = Lingering()
+    client = Client(server, restart=True)
+    async with client:
+        await server.die()
+
+        async def count():
+            with pytest.raises(ConnectionLost):
+                await client.call_tool("count")
+
+        nursery.start_soon(count)
+        await trio.sleep(0.1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(server.lives) == 1
+
+
 @attrs.define(eq=False)
 class Scripted:
     """A server object that dies of the first request that is no discovery, and lives on later."""
