@@ -703,20 +703,24 @@ class HttpChannel:
             return
         stream = self._event_stream(None)
 
+        def log_end(reason: object) -> None:
+            # Many servers have no such stream; but the user has to learn of the end of one.
+            level = logging.WARNING if stream.was_accepted else logging.DEBUG
+            text = "%s sends no more notifications, as its standalone stream has ended: %s"
+            logger.log(level, text, self.name, reason)
+
         async def read() -> None:
             try:
                 await stream.connect()
                 while not stream.exceeded_limit:
                     await stream.resume()
-                logger.info("the standalone stream is not opened again: %s", stream.end_reason)
+                log_end(f"{stream.end_reason} ({stream.exceeded_limit})")
             except SessionNotFound:
                 # Before the first success, 404 means that the server has no standalone stream.
                 if stream.was_accepted:
                     self._end_unknown_session()
             except (UnexpectedResponse, ConnectionLost) as error:  # usually 405
-                logger.debug(
-                    "there is no standalone stream: %s", self._endpoint_client.loss_from(error)
-                )
+                log_end(self._endpoint_client.loss_from(error))
             except Exception:
                 logger.exception("the standalone stream failed")
 

@@ -668,6 +668,23 @@ async def test_a_standalone_stream_is_given_up_after_failures_but_not_after_long
         assert channel.state == "open"  # calls can be made
 
 
+@pytest.mark.parametrize(("status", "reason"), [(401, "HTTP 401"), (503, "reconnects_max=")])
+async def test_the_end_of_a_standalone_stream_is_logged(status, reason, caplog, autojump_clock):
+    async def listen(seen):
+        is_first = "last-event-id" not in seen.headers
+        return events(event(NOTE, event_id="g-1")) if is_first else Reply(status)
+
+    async with connected(Legacy(listen=listen)) as (channel, _):
+        await in_session(channel)
+        assert await next_item(channel) == NOTE
+        await trio.sleep(1000)
+
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "sends no more notifications" in record.getMessage()
+    assert reason in record.getMessage()
+
+
 async def test_a_standalone_stream_that_is_not_found_any_more_ends_the_session(
     autojump_clock,
 ):
