@@ -716,14 +716,14 @@ class AuthorizationServer:
             return None
         return found[0]
 
-    async def _client(self, client_id: str) -> OAuthClient | None:
-        """Return a client of the operator, of a document or of a registration, or None."""
+    async def _client(self, client_id: str, request: HttpRequest) -> OAuthClient | None:
+        """Return the client that a request names: of the operator, a document or a registration."""
         trusted = self._trusted.get(client_id)
         if trusted is not None:
             return trusted
         if self.has_documents and is_document_url(client_id):
             try:
-                return await self._documents.fetch(client_id)
+                return await self._documents.fetch(client_id, request.client)
             except InvalidClientError as error:
                 # A client discards its tokens after `invalid_client`.
                 code = error.code if error.code == UNAVAILABLE else "invalid_client"
@@ -749,7 +749,7 @@ class AuthorizationServer:
         """
         parameters = _parameters(request.query)
         client_id = parameters.get("client_id")
-        client = None if client_id is None else await self._client(client_id)
+        client = None if client_id is None else await self._client(client_id, request)
         if client is None:
             text = "The application is not known here, or not any more: let it register again."
             return error_page(text)
@@ -878,7 +878,7 @@ class AuthorizationServer:
         kind = KINDS[AuthorizationRequest]
         if not await self.storage.swap(kind, key, stored, None, now=self.now()):
             return error_page("This page was used before. Start again.")
-        client = await self._client_of(auth_request)
+        client = await self._client_of(auth_request, request)
         if form.get("decision") != "allow":
             return redirect_to(
                 self._error_url(auth_request, "access_denied", "the user has denied access")
@@ -895,9 +895,11 @@ class AuthorizationServer:
         await self._remember_consent(auth_request)
         return await self._redirect_with_code(client, auth_request)
 
-    async def _client_of(self, auth_request: AuthorizationRequest) -> OAuthClient:
+    async def _client_of(
+        self, auth_request: AuthorizationRequest, request: HttpRequest
+    ) -> OAuthClient:
         """Return the client of an authorization request."""
-        client = await self._client(auth_request.client_id)
+        client = await self._client(auth_request.client_id, request)
         if client is None or not client.accepts_redirect(auth_request.redirect_uri):
             text = "The application is not known here any more."
             raise OAuthError("invalid_request", text)
@@ -999,7 +1001,7 @@ class AuthorizationServer:
             client_id, secret = basic
         if client_id is None:
             raise OAuthError("invalid_client", "client_id is missing")
-        client = await self._client(client_id)
+        client = await self._client(client_id, request)
         if client is None:
             raise OAuthError("invalid_client", "the client is not known here, or not any more")
         # A client may send its secret in the header or in the form, whichever it has registered.
@@ -1214,7 +1216,7 @@ class AuthorizationServer:
             )
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
-        client = await self._client_of(auth_request)
+        client = await self._client_of(auth_request, request)
         try:
             finished = await self.login.finish(pending, parameters)
         except ProviderError as error:

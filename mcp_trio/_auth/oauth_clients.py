@@ -26,7 +26,7 @@ from mcp_trio._auth.fetching import Fetcher, FetchError
 from mcp_trio._auth.urls import IPAddress, closeness_of_address, literal_address
 from mcp_trio._protocol.http_headers import is_json_type
 from mcp_trio._protocol.security import LOOPBACK
-from mcp_trio._protocol.shares import Rate, TokenBuckets
+from mcp_trio._protocol.shares import Rate, TokenBuckets, network_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -330,6 +330,7 @@ STALE_SECONDS: Final = 86_400.0
 _KEPT_MAX: Final = 1_000
 _AT_ONCE: Final = 8
 _RATE_PER_HOST: Final = Rate(per_minute=30, burst=10)
+_RATE_PER_SENDER: Final = Rate(per_minute=10, burst=4)
 _PORT: Final = 443
 
 # All public IPv6 addresses (RFC 4291, section 2.4). Others, such as those of NAT64 (RFC 6052), may
@@ -370,6 +371,13 @@ class _KeptOutcome:
     fresh_until: float
     stale_until: float
 
+    @property
+    def client(self) -> OAuthClient:
+        """The client; a copy of the error is raised if the outcome is one."""
+        if isinstance(self.outcome, InvalidClientError):
+            raise InvalidClientError(str(self.outcome), self.outcome.code)
+        return self.outcome
+
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ClientDocuments:
@@ -394,12 +402,13 @@ class ClientDocuments:
         factory=lambda: trio.CapacityLimiter(_AT_ONCE), init=False
     )
 
-    async def fetch(self, url: str) -> OAuthClient:
+    async def fetch(self, url: str, sender: str | None = None) -> OAuthClient:
         """Return the client that the document at a URL describes.
 
         A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`. A document that
         cannot be fetched again is used for `STALE_SECONDS`: anyone can use up the rate of its host
-        with URLs of documents that do not exist.
+        with URLs of documents that do not exist. One `sender`, an address, can use up only a part
+        of that rate.
 
         Raises:
             InvalidClientError: The document cannot be fetched, or is not valid.
@@ -409,9 +418,17 @@ class ClientDocuments:
         now = trio.current_time()
         kept = self._kept.get(url)
         if kept is None or kept.fresh_until <= now:
+            host = urlsplit(url).hostname or ""
+            if self._buckets.take(
+                (host, network_of(sender)), _RATE_PER_SENDER, now
+            ) or self._buckets.take(host, _RATE_PER_HOST, now):
+                if kept is not None and now < kept.stale_until:
+                    return kept.client
+                text = f"too many metadata documents of {host} were asked for"
+                raise InvalidClientError(text, UNAVAILABLE)
             fetched = self._fetching[url] = trio.Event()
             try:
-                client = await self._fetch(url, now)
+                client = await self._fetch(url)
                 kept = _KeptOutcome(client, now + FRESH_SECONDS, now + STALE_SECONDS)
             except InvalidClientError as error:
                 if error.code != UNAVAILABLE or kept is None or kept.stale_until <= now:
@@ -424,16 +441,10 @@ class ClientDocuments:
             self._kept.move_to_end(url, last=isinstance(kept.outcome, OAuthClient))
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
-        if isinstance(kept.outcome, InvalidClientError):
-            raise InvalidClientError(str(kept.outcome), kept.outcome.code)
-        return kept.outcome
+        return kept.client
 
-    async def _fetch(self, url: str, now: float) -> OAuthClient:
-        """Fetch a document within the limits of rate and time, and return its client."""
-        host = urlsplit(url).hostname or ""
-        if self._buckets.take(host, _RATE_PER_HOST, now):
-            text = f"too many metadata documents of {host} were asked for"
-            raise InvalidClientError(text, UNAVAILABLE)
+    async def _fetch(self, url: str) -> OAuthClient:
+        """Fetch a document within the limit of time, and return its client."""
         try:
             with trio.fail_after(SECONDS_MAX):
                 async with self._limiter:

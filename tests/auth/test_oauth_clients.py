@@ -183,8 +183,20 @@ async def test_one_host_is_asked_for_a_few_documents_only(autojump_clock):
     documents = web.documents()
     for number in range(15):
         with pytest.raises(InvalidClientError):
-            await documents.fetch(f"{URL}?{number}")
+            await documents.fetch(f"{URL}?{number}", f"192.0.2.{number}")
     assert len(web.requests) == 10
+
+
+async def test_one_sender_does_not_use_up_the_rate_of_a_host(autojump_clock):
+    web = Web(sending(DOCUMENT))
+    documents = web.documents()
+    for number in range(15):
+        with pytest.raises(InvalidClientError):
+            await documents.fetch(f"{URL}?{number}", f"2001:db8::{number}")
+    with pytest.raises(InvalidClientError, match="too many"):
+        await documents.fetch(URL, "2001:db8::1")
+    assert len(web.requests) == 4
+    assert (await documents.fetch(URL, "192.0.2.1")).client_id == URL
 
 
 @pytest.mark.requirement("AUTH-77")
@@ -196,7 +208,7 @@ async def test_a_document_that_cannot_be_fetched_again_is_used_for_a_day(autojum
     web.respond = sending({}, 404)
     for number in range(10):  # This uses up the rate of the host.
         with pytest.raises(InvalidClientError, match="status 404"):
-            await documents.fetch(f"{URL}?{number}")
+            await documents.fetch(f"{URL}?{number}", f"192.0.2.{number}")
     assert await documents.fetch(URL) is first
     web.respond = sending({}, 503)
     for hours in (1, 23):
