@@ -390,12 +390,13 @@ PAGES: Final = frozenset({AUTHORIZE, CALLBACK})
 """The paths that a user sees, whose errors are pages."""
 
 # By path: the rate of requests from one address. A client id may have ten times the rate, from all
-# addresses together.
+# addresses together. In `unused_seconds` one address can register fewer clients than
+# `registrations_max`.
 RATES: Final[Mapping[str, Rate]] = {
     AUTHORIZE: Rate(60, 30),
     CALLBACK: Rate(60, 30),
     TOKEN: Rate(120, 60),
-    REGISTER: Rate(10, 20),
+    REGISTER: Rate(5, 20),
     REVOKE: Rate(60, 30),
     JWKS: Rate(600, 100),
     AUTHORIZATION_SERVER: Rate(600, 100),

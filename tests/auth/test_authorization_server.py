@@ -13,6 +13,7 @@ import trio
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
+from mcp_trio._auth.authorization_server import RATES
 from mcp_trio.auth import (
     AuthorizationServer,
     DevelopmentLogin,
@@ -429,6 +430,11 @@ async def test_registrations_are_bounded_and_unused_ones_end():
     assert (await site.authorize(first)).status == 303
     assert (await site.authorize(second)).status == 400
     assert (await site.register()).status == 201
+
+
+def test_one_address_cannot_take_all_places_of_registrations(site):
+    rate, minutes = RATES["/register"], site.server.unused_seconds / 60
+    assert rate.per_minute * minutes + rate.burst < site.server.registrations_max
 
 
 async def test_registration_can_be_switched_off():
