@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import msgspec
@@ -278,13 +278,12 @@ def is_document_url(client_id: str) -> bool:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return False
-    segments = parts.path.split("/")
     return (
         _URI.fullmatch(client_id) is not None
         and bool(host)
         and "@" not in parts.netloc
         and parts.path not in {"", "/"}
-        and not {".", "..", "%2e", "%2e%2e"}.intersection(each.lower() for each in segments)
+        and {".", ".."}.isdisjoint(map(unquote, parts.path.split("/")))
     )
 
 

@@ -235,6 +235,7 @@ async def test_failures_displace_no_document(autojump_clock):
     [
         *("http://app.example/c", "https://app.example", "https://app.example/", "https:///c"),
         *("https://u:p@app.example/c", "https://app.example/c#x", "https://app.example/a/../c"),
+        *("https://app.example/.%2e/c", "https://app.example/a/%2E./c"),
         *("https://app.example/%2e%2E/c", "https://app.example:99999/c", "https://a.example/\n"),
         *("https://[::1/c", f"https://app.example/{'c' * 2000}", "abc", "https://a b.example/c"),
     ],
