@@ -741,7 +741,8 @@ class ClientFlow:
 
     def _client_of(self, tokens: TokenSet) -> ClientInformation:
         """Return the client of a token; the secret of a configured client is not stored with it."""
-        if self.settings.client is None:
+        configured = self.settings.client
+        if configured is None or configured.client_id != tokens.client.client_id:
             return tokens.client
         return self._configured_client()
 

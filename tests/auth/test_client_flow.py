@@ -991,6 +991,15 @@ def test_a_dropped_token_is_revoked_with_its_grant(refresh_token, token, hint):
     assert conversation.form(REVOKE_URL) == form
 
 
+def test_a_token_is_revoked_by_the_client_that_got_it():
+    tokens = token_set(revocation_endpoint=REVOKE_URL)
+    settings = FlowSettings(client=client(client_secret="s"))
+    conversation = Conversation({REVOKE_URL: answer(b"")}, settings, tokens)
+    conversation.run(Dropped())
+    assert conversation.form(REVOKE_URL)["client_id"] == "registered-client"
+    assert "Authorization" not in conversation.sent[0].headers
+
+
 @pytest.mark.parametrize(
     ("endpoint", "response", "text"),
     [
