@@ -329,7 +329,7 @@ STALE_SECONDS: Final = 86_400.0
 _KEPT_MAX: Final = 1_000
 _AT_ONCE: Final = 8
 _RATE_PER_HOST: Final = Rate(per_minute=30, burst=10)
-_RATE_PER_SENDER: Final = Rate(per_minute=10, burst=4)
+_RATE_PER_SENDER: Final = Rate(per_minute=20, burst=5)  # so it never takes all of `_AT_ONCE`
 _PORT: Final = 443
 
 # All public IPv6 addresses (RFC 4291, section 2.4). Others, such as those of NAT64 (RFC 6052), may
@@ -407,7 +407,7 @@ class ClientDocuments:
         A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`. A document that
         cannot be fetched again is used for `STALE_SECONDS`: anyone can use up the rate of its host
         with URLs of documents that do not exist. One `sender`, an address, can use up only a part
-        of that rate.
+        of that rate, and of the fetches at a time.
 
         Raises:
             InvalidClientError: The document cannot be fetched, or is not valid.
@@ -419,11 +419,11 @@ class ClientDocuments:
         if kept is None or kept.fresh_until <= now:
             host = urlsplit(url).hostname or ""
             if self._buckets.take(
-                (host, network_of(sender)), _RATE_PER_SENDER, now
-            ) or self._buckets.take(host, _RATE_PER_HOST, now):
+                ("sender", network_of(sender)), _RATE_PER_SENDER, now
+            ) or self._buckets.take(("host", host), _RATE_PER_HOST, now):
                 if kept is not None and now < kept.stale_until:
                     return kept.client
-                text = f"too many metadata documents of {host} were asked for"
+                text = f"too many metadata documents were asked for, of {host} or by one address"
                 raise InvalidClientError(text, UNAVAILABLE)
             fetched = self._fetching[url] = trio.Event()
             try:

@@ -195,8 +195,29 @@ async def test_one_sender_does_not_use_up_the_rate_of_a_host(autojump_clock):
             await documents.fetch(f"{URL}?{number}", f"2001:db8::{number}")
     with pytest.raises(InvalidClientError, match="too many"):
         await documents.fetch(URL, "2001:db8::1")
-    assert len(web.requests) == 4
+    assert len(web.requests) == 5
     assert (await documents.fetch(URL, "192.0.2.1")).client_id == URL
+
+
+async def test_one_sender_with_slow_hosts_does_not_keep_out_others(autojump_clock):
+    async def answer(request):
+        if request.headers["host"] != "app.example":
+            await trio.sleep_forever()
+        return sending(DOCUMENT)(request)
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    documents = ClientDocuments(http=http, resolve=Web(None).resolve)
+
+    async def fetch_slow(number):
+        with pytest.raises(InvalidClientError):
+            await documents.fetch(f"https://{number}.example/client.json", "192.0.2.1")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(fetch_slow, number)
+        await trio.sleep(1)
+        with trio.fail_after(1):
+            assert (await documents.fetch(URL, "192.0.2.2")).client_id == URL
 
 
 @pytest.mark.requirement("AUTH-77")
@@ -226,7 +247,7 @@ async def test_failures_displace_no_document(autojump_clock):
     web.respond = sending({}, 404)
     for number in range(2_000):
         with pytest.raises(InvalidClientError):
-            await documents.fetch(f"https://{number}.example/client.json")
+            await documents.fetch(f"https://{number}.example/client.json", f"198.18.0.{number}")
     assert await documents.fetch(URL) is first
 
 
