@@ -596,11 +596,11 @@ def version_memory_of_this_run() -> VersionMemory:
 def may_be_of_another_kind(error: MCPError) -> bool:
     """Return whether a remembered server that failed with `error` may have changed its kind.
 
-    A server that cannot be reached, or that rejects the client's credentials, may still be of the
-    same kind.
+    A server that cannot be reached, that rejects the client's credentials, or that has too many
+    requests may still be of the same kind.
     """
     if not isinstance(error, ConnectionLost):
         return isinstance(error, RequestError | RemoteProtocolError)
     status = error.http_status or 0
-    credentials = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-    return status // 100 == 4 and status not in credentials  # noqa: PLR2004
+    others = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+    return status // 100 == 4 and status not in others  # noqa: PLR2004

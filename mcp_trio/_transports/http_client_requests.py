@@ -171,8 +171,8 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
 
     @property
     def is_client_error(self) -> bool:
-        """True if the status is 4xx, but does not ask for other credentials."""
-        return self.status // 100 == 4 and self.status not in (401, 403)  # noqa: PLR2004
+        """True if the status is 4xx, but asks neither for other credentials nor to wait."""
+        return self.status // 100 == 4 and self.status not in (401, 403, 429)  # noqa: PLR2004
 
     def loss(self, endpoint_client: "EndpointClient") -> ConnectionLost:
         """Return the error for the caller whose request got this response."""

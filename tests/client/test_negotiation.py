@@ -761,7 +761,7 @@ async def test_a_wrong_memory_leads_to_one_more_try_only():
         assert script.began() == ["initialize", PROBE, "initialize"]
 
 
-@pytest.mark.parametrize("trouble", [401, 403, 503, "away"])
+@pytest.mark.parametrize("trouble", [401, 403, 429, 503, "away"])
 async def test_an_unreachable_or_unauthorized_server_keeps_its_kind(trouble):
     async def answer(seen):
         if trouble == "away":

@@ -300,7 +300,7 @@ async def test_a_rejected_discovery_without_an_error_response_is_a_method_not_fo
     assert answer["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
 async def test_a_discovery_that_is_rejected_for_other_reasons_fails(status):
     async def reject(_seen):
         return Reply(status)

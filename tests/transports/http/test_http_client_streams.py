@@ -170,7 +170,7 @@ async def test_the_endpoint_is_waited_for_in_bounded_time(autojump_clock):
         )
 
 
-@pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
 async def test_http_sse_is_not_tried_after_other_rejections(status):
     async with connected(Old(rejection=Reply(status))) as (channel, script):
         await channel.send([INITIALIZE])
