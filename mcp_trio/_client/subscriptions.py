@@ -59,6 +59,7 @@ logger = logging.getLogger("mcp_trio")
 SUBSCRIBE: Final = "resources/subscribe"
 UNSUBSCRIBE: Final = "resources/unsubscribe"
 
+_TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERROR: Final = 500
 
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
@@ -260,8 +261,8 @@ class SubscriptionStream:
     def _is_final(self, error: MCPError) -> bool:
         """Return whether the session has ended, or an HTTP status rejected the request."""
         status = error.http_status if isinstance(error, ConnectionLost) else None
-        is_rejected = status is not None and status < _SERVER_ERROR
-        return is_rejected or self._session.cause is not None
+        is_temporary = status is None or status >= _SERVER_ERROR or status == _TOO_MANY_REQUESTS
+        return not is_temporary or self._session.cause is not None
 
     def revive(self) -> bool:
         """Prepare another try if the last one was given up; `run` has to run again if True."""

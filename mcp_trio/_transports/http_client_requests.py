@@ -130,6 +130,7 @@ class _RequestBody(httpx2.AsyncByteStream):
 
 
 NOT_FOUND: Final = 404
+TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
 JSON_OR_EVENT_STREAM: Final = f"{JSON}, {EVENT_STREAM}"
 
@@ -172,7 +173,7 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
     @property
     def is_client_error(self) -> bool:
         """True if the status is 4xx, but asks neither for other credentials nor to wait."""
-        return self.status // 100 == 4 and self.status not in (401, 403, 429)  # noqa: PLR2004
+        return self.status // 100 == 4 and self.status not in (401, 403, TOO_MANY_REQUESTS)  # noqa: PLR2004
 
     def loss(self, endpoint_client: "EndpointClient") -> ConnectionLost:
         """Return the error for the caller whose request got this response."""
@@ -570,8 +571,8 @@ class EventStream:
     async def connect(self) -> None:
         """GET the stream, from its beginning or after the last event, and read it.
 
-        A server that cannot be reached, or answers with a 5xx status, counts as one of `failures`;
-        the other errors of `EndpointClient.get_stream` are raised.
+        A server that cannot be reached, or answers with a 5xx status or "too many requests", counts
+        as one of `failures`; the other errors of `EndpointClient.get_stream` are raised.
         """
         try:
             async with self.endpoint_client.get_stream(self.last_event_id) as response:
@@ -583,7 +584,7 @@ class EventStream:
             self.end_reason = str(error) or type(error).__name__
             self._count_failure()
         except UnexpectedResponse as unexpected:
-            if unexpected.status < SERVER_ERROR:
+            if unexpected.status < SERVER_ERROR and unexpected.status != TOO_MANY_REQUESTS:
                 raise
             self.end_reason = f"HTTP {unexpected.status} {unexpected.phrase}"
             self._count_failure()

@@ -591,7 +591,11 @@ async def test_changes_received_before_the_break_are_not_lost(autojump_clock):
 
 @pytest.mark.requirement("CACHE-11")
 @pytest.mark.parametrize(
-    "rejection", [httpx2.ConnectError("away"), httpx2.ReadError("cut"), lambda _: Reply(503)]
+    "rejection",
+    [
+        *(httpx2.ConnectError("away"), httpx2.ReadError("cut")),
+        *(lambda _: Reply(503), lambda _: Reply(429)),
+    ],
 )
 async def test_an_unreachable_server_is_tried_with_growing_pauses(rejection, autojump_clock):
     server = Notifying()
@@ -642,7 +646,7 @@ async def test_a_subscription_is_given_up_after_the_limit_of_tries(autojump_cloc
     ("rejection", "kind", "match"),
     [
         (lambda _: Reply(403), ConnectionLost, "HTTP 403"),
-        (lambda _: Reply(429), ConnectionLost, "HTTP 429"),
+        (lambda _: Reply(413), ConnectionLost, "HTTP 413"),
         (lambda seen: error(seen, -32000, "full", status=400), RequestError, "full"),
     ],
 )

@@ -668,7 +668,10 @@ async def test_a_standalone_stream_is_given_up_after_failures_but_not_after_long
         assert channel.state == "open"  # calls can be made
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "HTTP 401"), (503, "reconnects_max=")])
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(401, "HTTP 401"), (429, "reconnects_max="), (503, "reconnects_max=")],
+)
 async def test_the_end_of_a_standalone_stream_is_logged(status, reason, caplog, autojump_clock):
     async def listen(seen):
         is_first = "last-event-id" not in seen.headers
