@@ -107,7 +107,9 @@ class Issuer:
             VerifierUnavailableError: The keys cannot be fetched.
         """
         found = self._keys_with(key_id)
-        if found and _age(self._keys_at) < self.fresh_seconds:
+        # While one task fetches the keys again from a slow issuer, the others use the known ones.
+        seconds_max = self.stale_seconds_max if self._fetching.locked() else self.fresh_seconds
+        if found and _age(self._keys_at) < seconds_max:
             return found
         async with self._fetching:
             found = self._keys_with(key_id)

@@ -247,6 +247,23 @@ async def test_known_keys_are_used_while_the_issuer_is_away(issuer, verifier, au
         await verifier.verify(issuer.token(jti="3"))
 
 
+async def test_known_keys_are_used_while_a_slow_issuer_sends_them_again(
+    issuer, verifier, nursery, autojump_clock
+):
+    await verifier.verify(issuer.token())
+
+    async def never(_request):
+        await trio.sleep_forever()
+
+    issuer.answers |= dict.fromkeys(("/.well-known/oauth-authorization-server", "/keys"), never)
+    await trio.sleep(3600)
+    nursery.start_soon(verifier.verify, issuer.token(jti="2"))
+    await trio.sleep(1)
+    with trio.fail_after(1):
+        assert (await verifier.verify(issuer.token(jti="3"))).subject == "anna"
+    await trio.sleep(10)
+
+
 async def test_metadata_of_another_issuer_may_be_at_the_first_url(issuer, verifier):
     issuer.answers["/.well-known/oauth-authorization-server"] = httpx2.Response(
         200, json={"issuer": "https://other.example"}
