@@ -213,10 +213,11 @@ class StoreClient:
 
 @attrs.frozen
 class Authorize:
-    """Open a page in the user's browser; receive a `Redirected`."""
+    """Open a page of the issuer in the user's browser; receive a `Redirected`."""
 
     url: str = attrs.field(repr=False)
     redirect_uri: str
+    issuer: str
 
 
 @attrs.frozen
@@ -910,7 +911,7 @@ class ClientFlow:
             # Without it, OpenID Connect has a provider ignore `offline_access` (Core, section 11).
             if OFFLINE_ACCESS in self._scopes:
                 query["prompt"] = "consent"
-        return Authorize(with_query(endpoint, query), self._redirect_uri)
+        return Authorize(with_query(endpoint, query), self._redirect_uri, self._issuer)
 
     def _take_authorization(self, event: Redirected, _now: float) -> Outcome:
         """Check the authorization response; its issuer before anything else in it is believed.

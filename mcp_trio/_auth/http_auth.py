@@ -60,6 +60,7 @@ from mcp_trio._auth.token_store import (
     in_store,
     read_clients,
     read_tokens,
+    remove_client,
     remove_tokens,
     write_client,
     write_tokens,
@@ -731,12 +732,14 @@ class _Driver:
 
     Attributes:
         listener: The listener for the redirect, once it is open.
+        login_issuer: The authorization server at which the user has begun to log in.
     """
 
     auth: ServerAuth
     flow: ClientFlow
     http: httpx2.AsyncClient
     listener: RedirectListener | None = attrs.field(default=None, init=False)
+    login_issuer: str | None = attrs.field(default=None, init=False)
 
     async def run(self, event: Event) -> TokenSet | None:
         """Run the flow to its end, and store the token, if it gets one.
@@ -752,6 +755,13 @@ class _Driver:
                     if isinstance(action, Finish):
                         return None if action.tokens is None else await self._finish(action.tokens)
                     next_event = await self._carry_out(action)
+        except BaseException:
+            # An authorization server that does not know the client any more tells only the user. So
+            # the next login registers another one.
+            if self.login_issuer is not None:
+                with trio.CancelScope(shield=True), suppress(Exception):
+                    await in_store(self.auth.credentials.store, remove_client, self.login_issuer)
+            raise
         finally:
             if self.listener is not None:
                 with trio.CancelScope(shield=True):
@@ -770,6 +780,7 @@ class _Driver:
             case AskForClient():
                 return ClientGiven(await self._ask_for_client(action.issuer))
             case Authorize():
+                self.login_issuer = action.issuer
                 return Redirected(await self._authorize(action))
             case MakeAssertion():
                 token = await assertion_of(

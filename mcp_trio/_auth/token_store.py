@@ -320,6 +320,11 @@ def write_client(store: TokenStore, client: ClientInformation) -> None:
     store.write("client", client.issuer, msgspec.json.encode(client))
 
 
+def remove_client(store: TokenStore, issuer: str) -> None:
+    """Remove the registered client of an issuer, if there is one."""
+    store.remove("client", issuer)
+
+
 async def in_store(
     store: TokenStore, function: Callable[[TokenStore, *_Args], _T], *args: *_Args
 ) -> _T:

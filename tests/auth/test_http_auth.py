@@ -488,6 +488,39 @@ async def test_a_client_that_is_registered_is_used_for_the_next_login(servers, t
     assert (servers.logins, servers.count("login.example", "/register")) == (2, 1)
 
 
+@pytest.mark.parametrize("failure", ["a page with an error", "a cancelled call", "invalid_client"])
+async def test_a_client_that_is_not_known_any_more_is_registered_again(
+    servers, failure, autojump_clock
+):
+    store = MemoryTokenStore()
+
+    async def see_error_page(_url):
+        await trio.sleep_forever()
+
+    async def log_in(**options):
+        oauth = servers.oauth(store=store, redirect="https://host.example/callback", **options)
+        async with servers.http(auth=servers.auth(oauth)) as http:
+            await call(http)
+        store.remove("token", SERVER)
+
+    await log_in()
+    if failure == "invalid_client":
+        servers.overrides["/token"] = httpx2.Response(401, json={"error": failure})
+        with pytest.raises(AuthorizationError, match=failure):
+            await log_in()
+        servers.overrides.clear()
+    elif failure == "a cancelled call":
+        with trio.move_on_after(10):
+            await log_in(on_authorize=see_error_page)
+    else:
+        with pytest.raises(AuthorizationError, match="no login within"):
+            await log_in(on_authorize=see_error_page)
+    assert servers.count("login.example", "/register") == 1
+    await trio.sleep(1)  # The flow of a cancelled call ends by itself.
+    await log_in()
+    assert servers.count("login.example", "/register") == 2
+
+
 async def test_the_token_of_another_client_is_not_used(servers):
     store = MemoryTokenStore()
     async with servers.http(auth=servers.auth(servers.oauth(store=store))) as http:
