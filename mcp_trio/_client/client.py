@@ -333,8 +333,9 @@ class Client:
         resource_updated: Called when a resource has changed that `subscribe` was called for.
         list_changed: Called with "tools", "resources" or "prompts" when that list has changed.
         roots: The roots: a list of `Root`, `file://` URIs or paths, or a function that returns one.
-        sampling: Asks a model for the server and returns a `CreateMessageResult`; raises
-            `UserRejected` to decline. A second parameter gets a function that reports progress.
+        sampling: Asks a model for the server and returns its text or a `CreateMessageResult`;
+            raises `UserRejected` to decline. A second parameter gets a function that reports
+            progress.
         sampling_tools: Whether `sampling` accepts tools for the model.
         elicitation: Asks the user for the server, by a form or a URL. Returns an `ElicitResult`,
             whether the user agrees, or the filled-in form as a mapping or an object with fields.

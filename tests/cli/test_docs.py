@@ -68,7 +68,7 @@ def run(command, folder, *, status=0):
 def test_every_example_runs_in_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
-    assert len(shown) == 85
+    assert len(shown) == 88
     for language, block in shown:
         runners[language](block, tmp_path)
 
@@ -141,7 +141,7 @@ def test_the_limits_that_the_documentation_names_exist():
     named = set(re.findall(r"`(?!mcp_)(\w+_(?:max|seconds|ms|bytes))\b", README))
     # These are options of servers, calls, verifiers and authorization servers.
     others = {
-        *("ttl_seconds", "list_ttl_seconds", "total_seconds"),
+        *("ttl_seconds", "list_ttl_seconds", "idle_seconds", "total_seconds"),
         *("key_seconds", "grant_seconds", "session_seconds", "cache_seconds"),
     }
     assert named - known == others
