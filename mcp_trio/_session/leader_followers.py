@@ -129,7 +129,7 @@ class CollectedJob(msgspec.Struct, eq=False):
 class WaitingJob(msgspec.Struct, eq=False):
     """The trap with which a leader gives its task to a job that waits, or has used up the scope.
 
-    `trap` is the wait, one of Trio's own traps; None if the job has ended.
+    `trap` is the wait, one of Trio's own traps; `_ENDED` if the job has ended.
     """
 
     job: Job
@@ -159,6 +159,13 @@ def lead(jobs: list[CollectedJob]) -> Generator[WaitingJob, None, None]:
 
 PoolTrap: TypeAlias = WaitingJob | IdleConnection | None
 """A trap that the pool handles, and does not pass on to Trio; None if the leader has ended."""
+
+
+# In place of a trap, if a job has ended in its first step. None may be a trap: the one of a `yield`
+# without a value, such as that of `asyncio.sleep(0)`.
+_ENDED: Final = object()
+# Trio gets this in place of None, and raises a TypeError in the handler, as for any unknown trap.
+_BARE_YIELD: Final = "None"
 
 
 @attrs.define(eq=False, repr=False)
@@ -541,17 +548,17 @@ class _PoolTask:
             if running is None:
                 collected.run_in_pool()
                 continue
-            lane, trap = job.lane, None
+            lane, trap = job.lane, _ENDED
             is_in_no_lane = lane is None and LANE not in context  # as in most sessions
             context = context.copy() if is_in_no_lane else as_spawned(context, lane)
             try:
                 # As `send`, but without a `StopIteration` at the end of the handler.
-                trap = context.run(next, running.__await__(), None)
+                trap = context.run(next, running.__await__(), _ENDED)
             except Exception as error:
                 job.fail(error)
             # As `_has_open_scope`, which costs more.
             has_open_scope = getattr(task, _INNERMOST_SCOPE, None) is not innermost
-            if trap is not None or has_open_scope or job.is_cancelled:
+            if trap is not _ENDED or has_open_scope or job.is_cancelled:
                 return WaitingJob(job, running, context, trap)
             job.end()
         return None
@@ -561,11 +568,11 @@ class _PoolTask:
         self._keep_task_for(waiting.job, leader)
         # A copy: if this task runs in the leader's context, no other task can enter that.
         self.pool.run(leader, leader.context.copy())
-        if waiting.trap is not None:
+        if waiting.trap is not _ENDED:
             lane = waiting.job.lane
             lanes = () if lane is None or not lane.has_steps else (lane,)
             self._task.context = waiting.context
-            await drive(waiting.running, lanes, waiting.trap)
+            await drive(waiting.running, lanes, waiting.trap or _BARE_YIELD)
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:
         """Give this task to `work`, which is a job of `leader` or the leader itself.

@@ -340,6 +340,20 @@ async def test_the_log_names_asyncio_in_a_handler(server, serve, caplog):
     assert "); asyncio does not run here: use trio, such as trio.sleep" in caplog.text
 
 
+@pytest.mark.parametrize("waits_before", [False, True])
+async def test_a_handler_that_yields_to_asyncio_fails(server, serve, caplog, waits_before):
+    @server.tool
+    async def doze():
+        if waits_before:
+            await trio.lowlevel.checkpoint()
+        await asyncio.sleep(0)  # yields None, which is no trap of Trio
+
+    asker = await serve(server)
+    with trio.fail_after(5):
+        await asker.failure("doze")
+    assert "asyncio" in caplog.text
+
+
 async def test_the_log_names_a_missing_await(server, serve, caplog):
     coroutines = []
 
