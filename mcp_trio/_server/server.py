@@ -1176,6 +1176,11 @@ class Server:
         for name in options:
             if advice := option_advice("Server", "run", name):
                 raise TypeError(f"Server.run() got an unexpected argument {name!r}{advice}")
+            if transport == "stdio" and name != "record":
+                raise TypeError(
+                    f"Server.run() got an unexpected option {name!r}; over stdio, only 'record' is"
+                    ' one: write run("http", …) to serve over HTTP'
+                )
         RUNNERS[transport](self, **options)
 
     async def serve(

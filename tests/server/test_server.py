@@ -310,6 +310,11 @@ def test_an_unknown_option_of_http_is_rejected_with_the_one_that_is_meant():
         Server("harbour").run("http", prt=1)
 
 
+def test_an_option_of_http_is_rejected_over_stdio_with_what_to_write():
+    with pytest.raises(TypeError, match=r"'port'; over stdio, only 'record' is one: write run\("):
+        Server("harbour").run(port=8000)
+
+
 def test_an_unknown_transport_is_rejected():
     with pytest.raises(ValueError, match="unknown transport 'smoke': choose from stdio"):
         Server("harbour").run("smoke")
