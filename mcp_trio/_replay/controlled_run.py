@@ -167,7 +167,7 @@ class ThreadToken:
 
 # Controllers --------------------------------------------------------------------------------------
 
-BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]]
+BeginSession: TypeAlias = Callable[[int, LifespanRun | None, str], Awaitable[Session]]
 
 
 class RunController(Protocol):
@@ -191,8 +191,8 @@ class RunController(Protocol):
     ) -> None:
         """Let all sessions and lifespans come to their end.
 
-        `begin` opens the session of a channel, within a lifespan if it is part of the replay, and
-        lets it run; `start_lifespan` does so for a lifespan.
+        `begin` opens the session of a channel, within a lifespan if it is part of the replay, as
+        one over the recorded transport, and lets it run; `start_lifespan` does so for a lifespan.
         """
         ...
 
@@ -223,7 +223,8 @@ def end_run(controller: RunController, waiting: Iterable[tuple[trio.lowlevel.Tas
 class SilentChannel:
     """A channel without a peer: the sequencer compares what is sent and delivers what arrives."""
 
-    transport = "replay"
+    def __init__(self, transport: str) -> None:
+        self.transport = transport
 
     def send_nowait(self, messages: Sequence[bytes]) -> int:
         return len(messages)
@@ -270,10 +271,10 @@ def run_controlled(
     def note_lifespan_use(attribute: str, instead: str) -> None:
         controller.untracked_calls[lifespan_use(attribute, instead)] = None
 
-    def open_session(value: Any, channel: int) -> Session:
+    def open_session(value: Any, channel: int, transport: str) -> Session:
         try:
             return sessions_of(server).open_session(
-                SilentChannel(), sequencer=make_sequencer(channel), lifespan=value
+                SilentChannel(transport), sequencer=make_sequencer(channel), lifespan=value
             )
         except Exception as error:
             setup_errors.append(error)
@@ -318,7 +319,7 @@ def run_controlled(
 
 
 async def _run_sessions(
-    controller: RunController, open_session: Callable[[Any, int], Session], stand_in: Any
+    controller: RunController, open_session: Callable[[Any, int, str], Session], stand_in: Any
 ) -> list[BaseException]:
     """Replay all sessions and lifespans; return the errors that left them.
 
@@ -348,12 +349,12 @@ async def _run_sessions(
             # The recording may have what the session did after this, up to its end.
             exits.extend(leaves)
 
-    async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
+    async def begin(channel: int, lifespan: LifespanRun | None, transport: str) -> Session:
         context, value = copy_context(), stand_in
         if lifespan is not None:
             assert lifespan.variables is not None  # The controller has checked it.
             context, value = lifespan.variables.copy(), lifespan.value
-        session = open_session(value, channel)
+        session = open_session(value, channel, transport)
         started = trio.Event()
         # `Nursery.start` cannot start a task in another context than the caller's.
         context.run(nursery.start_soon, run_session, session, started)

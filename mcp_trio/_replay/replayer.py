@@ -44,7 +44,7 @@ difference the request is left out from there on (`LeftOutRequests`), and the ot
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import attrs
 import msgspec
@@ -407,7 +407,7 @@ class Replayer:
         """Replay all records, then abort every task, as `RunController.run_sessions` describes."""
         try:
             if not self.trace.has_session_marks:
-                self.sessions[0] = await begin(0, None)
+                self.sessions[0] = await begin(0, None, self.trace.opening.transport)
             await self.thread_token.settle()
             while (record := self.position.record) is not None:
                 if record.kind in _KINDS_OF_REPLAYER or mark_name(record) in _MARKS_OF_REPLAYER:
@@ -448,7 +448,9 @@ class Replayer:
                 if lifespan.variables is None:  # It still runs the code before its `yield`.
                     self.diverge(self.additional_operation((channel, LIFESPAN_LANE)))
             self.position.advance()
-            self.sessions[record.channel] = await begin(record.channel, lifespan)
+            value: Any = decode_body(record, MarkBody).value
+            transport: str = value.get("transport", "") if isinstance(value, dict) else ""
+            self.sessions[record.channel] = await begin(record.channel, lifespan, transport)
         elif mark == LIFESPAN_MARK:
             self.position.advance()
             run = self.lifespans[record.channel] = self.make_lifespan(record.channel)

@@ -431,7 +431,7 @@ class Scheduler:
         end += self._duration_seconds * delays
         decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.journal) + _EXTRA_DECISIONS_MAX
         try:
-            self._session = await begin(0, None)
+            self._session = await begin(0, None, trace.opening.transport)
             await self._settle()
             while self._inputs or self._is_missing_response(len(trace.responses)):
                 options = self._options(end)

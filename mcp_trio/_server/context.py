@@ -232,9 +232,16 @@ class BaseContext(Opaque):
         of some other built-in types, and of classes with declared fields; a session with other
         values ends with its instance.
         """
+        handling = self._handling
+        # All stateless requests over HTTP are one session, although many clients send them.
+        is_shared = getattr(handling.session.channel, "transport", None) == "http"
+        if is_shared and self._peer.protocol_version.is_stateless:
+            if handling.own_state is None:
+                handling.own_state = {}
+            return handling.own_state
         # Another instance that continues this call has to find the same state, so the journal of
         # a kept call notes the first use.
-        journal = self._handling.handler_journal
+        journal = handling.handler_journal
         if journal is not None and journal.is_kept and not journal.has_used_state:
             self._use_state(journal)
         return self._served.state

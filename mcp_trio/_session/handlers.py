@@ -156,6 +156,7 @@ class Handling(msgspec.Struct, eq=False):
             raised; None: as the application says.
         effects: The number of effects of the user that ran so far, without sleeps and locks.
         may_log: Returns whether the next log message may be sent to the peer; None: all may.
+        own_state: The dict of `ctx.state` of a request whose session belongs to many clients.
     """
 
     session: "Session"
@@ -176,6 +177,7 @@ class Handling(msgspec.Struct, eq=False):
     sends_error_texts: bool | None = None
     effects: int = 0
     may_log: Callable[["Handling"], bool] | None = None
+    own_state: dict[str, Any] | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
 

@@ -11,6 +11,7 @@ from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, S
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.limits import HttpLimits
 from mcp_trio.middleware import ConcurrencyLimit, RateLimit
+from mcp_trio.recording import SharedRecording, TickClock, replay
 from tests.server.http.conftest import (
     BOTH,
     STATELESS,
@@ -456,3 +457,74 @@ async def test_a_client_reads_the_time_to_wait_from_a_429(nursery, ended):
             with pytest.raises(RequestError, match="code 429") as caught:
                 await client.call_tool("tide")
             assert 1700 < caught.value.data["retryAfter"] <= 1800
+
+
+# State --------------------------------------------------------------------------------------------
+
+
+def counting():
+    server = Server("counting")
+
+    @server.middleware
+    async def count_before(request, call_next):
+        if request.name == "count":
+            request.context.state["count"] = 1
+        return await call_next(request)
+
+    @server.tool
+    async def count(ctx: Context) -> str:
+        """Add one to what the middleware has counted."""
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return str(ctx.state)
+
+    @server.tool
+    async def keep(value: str, ctx: Context) -> str:
+        """Return what is in the state, and keep a value there."""
+        before = str(ctx.state)
+        ctx.state["value"] = value
+        answer = await ctx.elicit("Sure?", bool)
+        return f"{before} {answer.data} {ctx.state}"
+
+    return server
+
+
+async def keep_values(url):
+    results = []
+    for value in ("pearl", "coral"):
+        async with Client(url, elicitation=lambda _: True) as client:
+            results.append((await client.call_tool("keep", {"value": value})).data)
+            results.append((await client.call_tool("count")).data)
+    return results
+
+
+def test_each_request_has_its_own_state(tmp_path):
+    """No client reads what another one's request has kept; a replay does the same."""
+    results = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            serve = partial(counting().serve_http, port=0, record=tmp_path)
+            results.extend(await keep_values(await nursery.start(serve)))
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=TickClock())
+    assert results == [
+        "{} True {'value': 'pearl'}",
+        "{'count': 2}",
+        "{} True {'value': 'coral'}",
+        "{'count': 2}",
+    ]
+    (file,) = tmp_path.iterdir()
+    assert replay(file, counting()).is_complete
+
+
+def test_each_request_has_its_own_state_in_a_file_of_several_sessions(tmp_path):
+    async def main():
+        with SharedRecording(tmp_path / "a.mcprec.jsonl") as shared:
+            async with trio.open_nursery() as nursery:
+                serve = partial(counting().serve_http, port=0, record=shared)
+                await keep_values(await nursery.start(serve))
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=TickClock())
+    assert replay(tmp_path / "a.mcprec.jsonl", counting()).is_complete
