@@ -31,7 +31,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -486,12 +486,12 @@ class ChannelWithUsers:
     """The server's end of a memory channel, which gives each message its recorded user.
 
     The memory channel carries only bytes. It keeps messages whole and in order, so the next of the
-    `users` of sent messages belongs to the next message.
+    `users` of sent messages belongs to the next message. The server takes it for a channel of the
+    recorded `transport`: stateless requests over HTTP have their own `ctx.state`.
     """
 
-    transport: ClassVar[str] = "memory"
-
     channel: Channel
+    transport: str
     users: deque[AuthInfo | None] = attrs.field(factory=deque["AuthInfo | None"])
 
     async def send(self, messages: Sequence[bytes]) -> None:
@@ -542,7 +542,9 @@ class RequestDriver:
         try:
             async with trio.open_nursery() as nursery:
                 if served is not None:
-                    at_server = ChannelWithUsers(served.channel)
+                    at_server = ChannelWithUsers(
+                        served.channel, self.matcher.recorded.opening.transport
+                    )
                     self._users = at_server.users
                     nursery.start_soon(self._serve, Served(served.server, at_server))
                 nursery.start_soon(self._peer.write)

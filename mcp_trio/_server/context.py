@@ -428,6 +428,9 @@ class Context(BaseContext):
     def http(self) -> "httpx2.AsyncClient":
         """An HTTP client whose requests are effects; it is closed with the session.
 
+        All stateless requests over HTTP share it: pass credentials with each request, and do not
+        set them as headers of the client.
+
         `mcp_trio.http.EffectTransport` documents the recorded parts of requests and responses.
         """
         return self._served.http.client

@@ -11,7 +11,7 @@ from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, S
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.limits import HttpLimits
 from mcp_trio.middleware import ConcurrencyLimit, RateLimit
-from mcp_trio.recording import SharedRecording, TickClock, replay
+from mcp_trio.recording import SharedRecording, TickClock, replay, replay_live
 from tests.server.http.conftest import (
     BOTH,
     STATELESS,
@@ -516,6 +516,7 @@ def test_each_request_has_its_own_state(tmp_path):
     ]
     (file,) = tmp_path.iterdir()
     assert replay(file, counting()).is_complete
+    assert replay_live(file, counting()).differences == ()
 
 
 def test_each_request_has_its_own_state_in_a_file_of_several_sessions(tmp_path):
