@@ -46,6 +46,7 @@ from mcp_trio._server.results import BYTES_URI, Audio, Image, tool_failure
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._transports.http_libraries import library_of
 from mcp_trio.errors import ResourceNotFound, SchemaError, ToolError
+from mcp_trio.limits import Limits
 from mcp_trio.types import (
     EmbeddedResource,
     ResourceContents,
@@ -622,8 +623,11 @@ def _content(response: Any) -> Any:
         return body
 
 
-def _failure_text(response: Any) -> str:
-    return "\n\n".join(filter(None, [_status_text(response.status_code), response.text]))
+def _failure_text(response: Any, limits: Limits) -> str:
+    """Return the status and the text of the body, of which an error page may have megabytes."""
+    text, chars_max = response.text, limits.messages.error_text_chars_max
+    shortened = text if len(text) <= chars_max else f"{text[:chars_max]}…"
+    return "\n\n".join(filter(None, [_status_text(response.status_code), shortened]))
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -637,7 +641,7 @@ class _Tool:
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
         response = await self.sender.send(ctx, self.template, arguments)
         if not response.is_success:
-            return tool_failure(_failure_text(response))
+            return tool_failure(_failure_text(response, ctx.server.limits))
         if self.output is not None:
             return self._structured(response, self.output)
         content = _content(response)
@@ -716,7 +720,7 @@ def _resource_handler(
         if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
             raise ResourceNotFound(uri.expand(given))
         if not response.is_success:
-            raise ToolError(_failure_text(response))
+            raise ToolError(_failure_text(response, ctx.server.limits))
         content = _content(response)
         return content if isinstance(content, str) else bytes(response.content)
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import trio
 
-from mcp_trio import Client, Limits, ResourceNotFound, Server
+from mcp_trio import Client, Limits, RequestError, ResourceNotFound, Server
 from mcp_trio._server.openapi_requests import RequestArgument, RequestTemplate
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import MessageLimits
@@ -543,6 +543,25 @@ async def test_a_response_without_success_is_an_error_with_the_text_of_the_body(
     result = await harbour_client.call_tool("ships_get", {"name": "Ada"})
     assert result.is_error
     assert result.content[0].text == 'HTTP 409 Conflict\n\n{"reason":"fog"}'
+
+
+async def test_a_long_body_of_a_response_without_success_is_shortened(api):
+    spec = document({"/x": {"get": {"operationId": "x"}}})
+    limits = Limits(messages=MessageLimits(error_text_chars_max=10))
+    api.answer = answer(b"<html>" + b"x" * 1000, "text/html", status="502 Bad Gateway")
+    async with httpx2.AsyncClient(base_url=api.url) as client:
+        tools = Server.from_openapi(spec, client=client, limits=limits)
+        async with Client(tools, raise_tool_errors=False) as mine:
+            result = await mine.call_tool("x")
+        resources = Server.from_openapi(
+            spec, client=client, limits=limits, resources=lambda _: True
+        )
+        async with Client(resources) as mine:
+            with pytest.raises(RequestError) as caught:
+                await mine.read_resource("api:/x")
+    text = "HTTP 502 Bad Gateway\n\n<html>xxxx…"
+    assert result.content[0].text == text
+    assert caught.value.message == text
 
 
 @pytest.mark.parametrize(
