@@ -37,6 +37,7 @@ from mcp_trio._server.type_adapters import (
     convert,
     description_in,
     error_line,
+    is_finite,
     json_schema,
     type_name,
 )
@@ -136,7 +137,7 @@ def _form_of_hint(kind: Any) -> Form:
     required: list[str] = []
     for field, form_field in fields:
         schema = properties[field.wire_name] = form_field.schema()
-        if field.default not in (msgspec.NODEFAULT, None):
+        if field.default not in (msgspec.NODEFAULT, None) and is_finite(field.default):
             schema["default"] = msgspec.to_builtins(field.default)
         if field.is_required and not form_field.is_optional:
             required.append(field.wire_name)

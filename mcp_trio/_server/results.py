@@ -33,6 +33,7 @@ from mcp_trio._server.introspection import (
 from mcp_trio._server.type_adapters import (
     TypeAdapter,
     error_line,
+    is_finite,
     is_plain,
     is_pydantic,
     json_schema,
@@ -209,7 +210,10 @@ class JsonWriter:
 
     def plain(self, value: Any) -> Any:
         """Return the value as lists, dicts, strings and numbers."""
-        return msgspec.to_builtins(self.in_order(value), enc_hook=self._enc_hook)
+        plain = msgspec.to_builtins(self.in_order(value), enc_hook=self._enc_hook)
+        if not is_finite(plain):
+            raise TypeError("infinity and NaN have no JSON form")
+        return plain
 
     def in_order(self, value: Any) -> Any:
         """Return the value in a form that msgspec encodes in a stable order.

@@ -22,6 +22,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import math
 import operator
 import pathlib
 import re
@@ -813,14 +814,33 @@ def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]
         _normalize(part, orders)
 
 
+def is_finite(value: Any) -> bool:
+    """Return whether a plain value contains no infinity and no NaN, which JSON would turn to null.
+
+    As a default or as a bound in a schema, such a null would be wrong.
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(is_finite, cast("dict[str, Any]", value).values()))
+    return not isinstance(value, list) or all(map(is_finite, cast("Sequence[Any]", value)))
+
+
 def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
-    """Return the schema with each temporary `$ref` replaced; keys beside the `$ref` stay."""
+    """Return the schema with each temporary `$ref` replaced; keys beside the `$ref` stay.
+
+    Keywords whose value is infinity or NaN are left out.
+    """
     if isinstance(schema, list):
         return [_with_refs_replaced(item, replaced) for item in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     given = cast("dict[str, Any]", schema)
-    members = {key: _with_refs_replaced(it, replaced) for key, it in given.items()}
+    members = {
+        key: _with_refs_replaced(it, replaced)
+        for key, it in given.items()
+        if not isinstance(it, float) or is_finite(it)
+    }
     found = replaced.get(str(members.get("$ref")))
     if found is None:
         return members

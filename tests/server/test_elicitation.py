@@ -5,6 +5,7 @@ import datetime as dt
 import decimal
 import enum
 import json
+import math
 import uuid
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -624,6 +625,16 @@ def test_each_kind_of_class_is_a_form_with_its_fields_and_their_defaults(kind):
     content = {city: "Oslo", "days": 3, "size": "xl", "note": "n", "unknown": 7}
     assert form.read(content) == kind(to_city="Oslo", days=3, size=Size.VERY_LARGE, note="n")
     assert form_of(kind) is form
+
+
+@pytest.mark.parametrize("base", [msgspec.Struct, pydantic.BaseModel])
+def test_infinity_is_no_default_in_a_form(base):
+    class Wait(base):
+        seconds: float = math.inf
+
+    form = form_of(Wait)
+    assert form.schema["properties"] == {"seconds": {"type": "number"}}
+    assert form.read({}) == Wait()
 
 
 class TripDict(TypedDict, total=False):

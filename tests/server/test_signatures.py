@@ -6,6 +6,7 @@ import enum
 import functools
 import inspect
 import json
+import math
 import operator
 import pathlib
 import subprocess
@@ -285,6 +286,36 @@ def test_an_omitted_argument_is_the_functions_own_default():
         "unsaid",
         None,
     ]
+
+
+def test_infinity_and_nan_are_neither_defaults_nor_bounds_in_the_schema():
+    @dataclasses.dataclass
+    class Wait:
+        seconds: float = math.inf
+
+    class Pause(pydantic.BaseModel):
+        seconds: float = math.inf
+
+    def handler(
+        wait: Wait,
+        pause: Pause,
+        seconds: Annotated[float, at.Interval(ge=0, lt=math.inf)] = math.inf,
+        share: float = math.nan,
+        waits: list[Wait] = [Wait()],  # noqa: B006, B008 - the default is what is tested
+    ):
+        return wait.seconds, pause.seconds, seconds
+
+    assert called(handler, {"wait": {}, "pause": {}}) == (math.inf, math.inf, math.inf)
+    schema = signature_of(handler).schema
+    number = {"type": "number"}
+    assert schema["properties"] == {
+        "wait": {"$ref": "#/$defs/Wait"},
+        "pause": {"$ref": "#/$defs/Pause"},
+        "seconds": number | {"minimum": 0},
+        "share": number,
+        "waits": {"type": "array", "items": {"$ref": "#/$defs/Wait"}},
+    }
+    assert [it["properties"] for it in schema["$defs"].values()] == [{"seconds": number}] * 2
 
 
 def test_a_change_of_a_default_does_not_outlive_the_call():
