@@ -229,14 +229,15 @@ class ClassDecoder(CustomDecoder):
     def _struct(self) -> type[msgspec.Struct]:
         # The struct is made on first use, because the class may refer to itself.
         rows: list[tuple[str, Any, Any]] = []
-        for field in fields_of(self.kind):
+        # A key of a typed dict need not be an identifier, so the fields are numbered.
+        for index, field in enumerate(fields_of(self.kind)):
             default: dict[str, Any] = {}
             if field.default is not msgspec.NODEFAULT:
                 default = {"default": field.default}
             elif not field.is_required:
                 default = {"default_factory": lambda: msgspec.UNSET}
             member = msgspec.field(name=field.wire_name, **default)
-            rows.append((field.name, self.decodable(field.hint), member))
+            rows.append((f"field_{index}", self.decodable(field.hint), member))
         tag, tag_field = tag_of(self.kind)
         origin = class_of(self.kind)
         doc = origin.__doc__
@@ -256,8 +257,8 @@ class ClassDecoder(CustomDecoder):
 
     def read(self, value: Any, *, strict: bool) -> Any:
         struct = convert(value, self._struct, strict=strict)
-        members = msgspec.structs.asdict(struct).items()
-        return self.kind(**{name: value for name, value in members if value is not msgspec.UNSET})
+        members = zip(fields_of(self.kind), msgspec.structs.astuple(struct), strict=True)
+        return self.kind(**{field.name: it for field, it in members if it is not msgspec.UNSET})
 
 
 # Constraints of `annotated-types` ---------------------------------------------------------------

@@ -464,6 +464,19 @@ def test_metadata_may_stand_around_the_marks_of_a_typed_dict():
     }
 
 
+Cargo = TypedDict("Cargo", {"x-path": pathlib.Path, "class": NotRequired[str], "1": int})
+
+
+def test_the_keys_of_a_typed_dict_need_not_be_identifiers():
+    assert read(Cargo, {"x-path": "a", "1": 2}) == {"x-path": pathlib.Path("a"), "1": 2}
+    assert lines(Cargo, {"x-path": "a", "class": 3}) == [
+        "it.class: expected str, got int",
+        "it.1: missing",
+    ]
+    (definition,) = signature(Cargo).schema["$defs"].values()
+    assert [*definition["properties"]] == ["x-path", "class", "1"]
+
+
 Meta = msgspec.Meta
 decodable = TypeAdapter().decodable
 
