@@ -448,6 +448,7 @@ def completion_result(value: Any) -> types.CompleteResult:
         for text in values:
             if not isinstance(text, str):
                 raise TypeError(f"a completion returns strings, not {type(text).__name__}")
+        values = [*map(str.__str__, values)]  # they may be of a subclass
         if len(values) <= _COMPLETION_VALUES_MAX:
             return types.CompleteResult(completion=types.Completion(values=values))
         total = len(proposed) if isinstance(proposed, Sized) else None

@@ -187,6 +187,15 @@ class Audio(_Media):
 # of its hashes.
 
 
+# Return a string or number of a subclass, such as a string of an HTML parser or a NumPy float, as
+# one of the base class: msgspec encodes no other.
+_TO_BASE: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
+
+
 @attrs.define(eq=False, repr=False)
 class JsonWriter:
     """An encoder that writes fields as declared, dicts in their order, and sets sorted.
@@ -229,9 +238,12 @@ class JsonWriter:
         if isinstance(value, pathlib.PurePath):
             return str(value)
         plain = value if self.converter is None else self.converter.unstructure(value)
-        if plain is value:
+        if plain is not value:
+            return self.in_order(plain)
+        to_base = _find_by_class(_TO_BASE, value.__class__)
+        if to_base is None:
             raise no_json_form(value.__class__)
-        return self.in_order(plain)
+        return to_base(value)
 
 
 def _find_by_class(table: Mapping[type, T], kind: type) -> T | None:
@@ -418,7 +430,8 @@ def tool_result(
     structured = output.structured(value, encoded, protocol_version)
     # A string is the text itself, and `encoded` is its JSON already. The text of any other value is
     # its JSON, which is encoded as a string once more.
-    text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
+    is_text = isinstance(value, str) and encoded.startswith(b'"')  # an enum may have another value
+    text: Any = msgspec.Raw(encoded) if is_text else encoded.decode()
     return result_class(content=[TextContent(text=text)], structured_content=structured)
 
 
@@ -467,7 +480,7 @@ _CONTENT_TYPES: Final = (*get_args(Content), Image, Audio)
 
 _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
     type(None): lambda _: [],
-    str: lambda text: [TextContent(text=text)],
+    str: lambda text: [TextContent(text=str.__str__(text))],
     **dict.fromkeys(_BYTES, _blob_contents),
     **dict.fromkeys(get_args(Content), lambda content: [_checked(content)]),
     Image: lambda image: [ImageContent(data=_base64(image.data), mime_type=image.mime_type)],
@@ -627,6 +640,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _text_resource(uri: str, mime_type: str | None, text: str) -> ResourceContents:
+    text = str.__str__(text)  # it may be of a subclass
     return ResourceContents(uri=uri, mime_type=mime_type or _TEXT_TYPE, text=text)
 
 

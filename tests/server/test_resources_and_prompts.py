@@ -579,6 +579,12 @@ async def test_the_target_may_be_a_name_or_a_function(server_completion, serve, 
     assert await completion(asker, params) == {"values": [target]}
 
 
+class Markup(str):
+    """A string as those of template engines and HTML parsers."""
+
+    __slots__ = ()
+
+
 @pytest.mark.requirement("COMP-05")
 @pytest.mark.parametrize(
     ("values", "expected"),
@@ -586,6 +592,7 @@ async def test_the_target_may_be_a_name_or_a_function(server_completion, serve, 
         (None, {"values": []}),
         ([], {"values": []}),
         ({"b", "a"}, {"values": ["a", "b"]}),
+        ([Markup("x")], {"values": ["x"]}),
         (["x"] * 100, {"values": ["x"] * 100}),
         (["x"] * 101, {"values": ["x"] * 100, "total": 101, "hasMore": True}),
         (types.Completion(values=["x"], total=7), {"values": ["x"], "total": 7}),

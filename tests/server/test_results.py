@@ -72,6 +72,27 @@ class Mood(enum.StrEnum):
     SUNNY = "sunny"
 
 
+class Markup(str):
+    """A string as those of template engines and HTML parsers."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "not the string itself"
+
+
+class Metres(float):
+    """A number as those of NumPy."""
+
+
+class Count(int):
+    pass
+
+
+class Digit(str, enum.Enum):  # noqa: UP042 - the value of a member is no string
+    ONE = 1
+
+
 def text(value):
     return TextContent(text=value)
 
@@ -84,6 +105,10 @@ def text(value):
         ("rain", [text("rain")]),
         ("", [text("")]),
         (Mood.SUNNY, [text("sunny")]),
+        (Digit.ONE, [text("1")]),
+        (Markup("<b>"), [text("<b>")]),
+        (Metres(1.5), [text("1.5")]),
+        ([Markup("<b>"), Count(3), Metres(2)], [text('["<b>",3,2.0]')]),
         (3, [text("3")]),
         (True, [text("true")]),
         (1.5, [text("1.5")]),
@@ -112,6 +137,8 @@ def test_the_return_value_of_a_tool_becomes_content(value, content):
     result = tool_result(value)
     assert result == CallToolResult(content=content)
     assert json.loads(msgspec.json.encode(result)).keys() == {"content"}
+    for block in result.content:
+        assert type(getattr(block, "text", "")) is str
 
 
 @pytest.mark.requirement("TOOL-18")
@@ -266,6 +293,7 @@ def test_a_dict_is_its_own_json(value):
     ("value", "contents"),
     [
         ("hi", {"text": "hi", "mime_type": "text/plain"}),
+        (Markup("<b>"), {"text": "<b>", "mime_type": "text/plain"}),
         (b"\0\xff", {"blob": "AP8=", "mime_type": "application/octet-stream"}),
         (bytearray(b"\0\xff"), {"blob": "AP8=", "mime_type": "application/octet-stream"}),
         (memoryview(b"\0\xff"), {"blob": "AP8=", "mime_type": "application/octet-stream"}),
@@ -281,7 +309,9 @@ def test_a_dict_is_its_own_json(value):
     ],
 )
 def test_the_return_value_of_a_resource_becomes_text_or_a_blob(value, contents):
-    assert resource_result("x:1", None, value).contents == [ResourceContents(uri="x:1", **contents)]
+    result = resource_result("x:1", None, value)
+    assert result.contents == [ResourceContents(uri="x:1", **contents)]
+    assert msgspec.json.decode(msgspec.json.encode(result), type=ReadResourceResult) == result
 
 
 @pytest.mark.parametrize("value", ["hi", b"hi", Image(b"hi"), {"a": 1}])
@@ -310,6 +340,7 @@ ASSISTANT_YO = PromptMessage(role="assistant", content=text("yo"))
         ("hi", [USER_HI]),
         (USER_HI, [USER_HI]),
         (("assistant", "yo"), [ASSISTANT_YO]),
+        (("assistant", Markup("yo")), [ASSISTANT_YO]),
         (["hi", ("assistant", "yo")], [USER_HI, ASSISTANT_YO]),
         ((USER_HI, ASSISTANT_YO), [USER_HI, ASSISTANT_YO]),
         (("hi", "hi"), [USER_HI, USER_HI]),
@@ -320,9 +351,9 @@ ASSISTANT_YO = PromptMessage(role="assistant", content=text("yo"))
     ],
 )
 def test_the_return_value_of_a_prompt_becomes_messages(value, messages):
-    assert prompt_result("greets", value) == GetPromptResult(
-        messages=messages, description="greets"
-    )
+    result = prompt_result("greets", value)
+    assert result == GetPromptResult(messages=messages, description="greets")
+    assert msgspec.json.decode(msgspec.json.encode(result), type=GetPromptResult) == result
 
 
 def test_a_prompt_may_show_an_image():
@@ -641,13 +672,18 @@ async def test_structured_content_can_be_left_out(serve):
         (str | int, 5, "5"),
         (str | None, "Oslo", "Oslo"),
         (str | None, None, "null"),
+        (str, Markup("<b>"), "<b>"),
+        (Mood, Mood.SUNNY, "sunny"),
+        (float, Metres(1.5), "1.5"),
+        (Digit, Digit.ONE, "1"),
     ],
 )
 async def test_a_string_is_structured_content_and_the_text_without_quotes(serve, hint, value, text):
     asker = await serve(returning(hint, value), protocol_version=E)
     content = [{"type": "text", "text": text}]
-    assert await called(asker) == {"content": content, "structuredContent": value}
-    assert SchemaValidator(await listed(asker)).check(value) == []
+    result = await called(asker)
+    assert result == {"content": content, "structuredContent": getattr(value, "value", value)}
+    assert SchemaValidator(await listed(asker)).check(result["structuredContent"]) == []
 
 
 @pytest.mark.parametrize("protocol_version", [C, D])
