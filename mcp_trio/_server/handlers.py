@@ -480,7 +480,7 @@ class ServedSession:
         keys = {item_key(item) for item in items}
         mounts: tuple[Mount | RemoteMount, ...] = (*registry.mounts, *registry.remotes)
         for mount in mounts:
-            if mount.rule is not None and await self._denial(handling, mount.rule) is not None:
+            if await self._is_denied(handling, mount.rule):
                 continue
             if isinstance(mount, Mount):
                 mounted = await self.mounted_session(mount.inner).list_mounted(handling, method)
@@ -965,13 +965,23 @@ class ServedSession:
         hides = any(each._visibility is not None for each in parts)  # noqa: SLF001
         if not (hides or self.registry.restricted(method)):
             return None
-        hidden: list[str] = []
-        for entry in tuple(LISTS[method].entries(self.registry)):
-            rule = entry.rule
-            is_denied = rule is not None and await self._denial(handling, rule) is not None
-            if is_denied or not self.is_visible(entry):
-                hidden.append(entry.key)
+        hidden = [
+            entry.key
+            for entry in tuple(LISTS[method].entries(self.registry))
+            if await self._is_denied(handling, entry.rule) or not self.is_visible(entry)
+        ]
         return frozenset(hidden)
+
+    async def may_call(self, handling: Handling, name: str) -> bool:
+        """Return whether the sender of a request sees the tool of this name, and may call it."""
+        tool = self.registry.tools.get(name)
+        if tool is None:
+            found = self._mount_of_unregistered("tools", name)
+            return found is not None and not await self._is_denied(handling, found[0].rule)
+        return self.is_visible(tool) and not await self._is_denied(handling, tool.rule)
+
+    async def _is_denied(self, handling: Handling, rule: AccessRule | None) -> bool:
+        return rule is not None and await self._denial(handling, rule) is not None
 
     def _unknown(self, kind: str, key: str) -> RequestError:
         return self._rejection(INVALID_PARAMS, f"unknown {kind.removesuffix('s')}: {key}")

@@ -186,6 +186,7 @@ def _checked_tools(tools: Collection[str]) -> Collection[str]:
 class CacheResults:
     """A middleware that keeps the results of tools for a time, for each client and its rights.
 
+    A client gets a kept result only if it may call the tool at that time.
     A result that was found is recorded, so that a replay of one session repeats it. Of more than
     1,000 results the newest are kept.
 
@@ -210,7 +211,8 @@ class CacheResults:
         parts = [auth, context.protocol_version, request.name, request.arguments]
         key = msgspec.json.encode(parts, order="sorted")
         found = await context.effect(self._find, key.decode())
-        if found is not None:
+        served, handling = context._served, context._handling  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if found is not None and await served.may_call(handling, request.params.name):
             return METHODS[request.method].decode_result(msgspec.Raw(found.encode()))
         result = await call_next(request)
         if isinstance(result, CallToolResult) and not result.is_error:

@@ -295,6 +295,49 @@ async def test_a_result_is_kept_for_its_protocol_version_only(server):
     assert contents == [3, {"result": 3}]
 
 
+@pytest.mark.parametrize("restriction", ["condition", "session", "server", "removed"])
+async def test_a_kept_result_is_only_for_clients_that_may_call_the_tool(server, restriction):
+    inner = Server("inner")
+    server.mount(inner, prefix="in")
+
+    def is_harbour_master(ctx):
+        return restriction != "condition" or "master" in ctx.state
+
+    @server.tool
+    async def login(ctx: Context) -> None:
+        ctx.state["master"] = True
+
+    @server.tool
+    async def logout(ctx: Context) -> None:
+        if restriction == "session":
+            await ctx.disable("secret", "in_secret")
+        elif restriction == "server":
+            server.disable("secret", "in_secret")
+        elif restriction == "removed":
+            server.remove_tool("secret")
+            inner.remove_tool("secret")
+
+    for each in (server, inner):
+
+        @each.tool(access=is_harbour_master)
+        async def secret() -> str:
+            return "the code of the gate"
+
+    server.middleware(CacheResults({"secret", "in_secret"}, seconds=60))
+    names = ("secret", "in_secret")
+    legacy = {"protocol_versions": ["2025-11-25"]}
+    async with Client(server, **legacy) as master, Client(server, **legacy) as other:
+        await master.call_tool("login")
+        for name in names:
+            assert await master.call_tool(name, result_type=str) == "the code of the gate"
+        await other.call_tool("logout")
+        for name in names:
+            with pytest.raises(RequestError):
+                await other.call_tool(name)
+        if restriction in ("condition", "session"):
+            assert await master.call_tool("secret", result_type=str) == "the code of the gate"
+
+
 async def test_an_expired_result_is_made_again(server):
     calls = []
 
