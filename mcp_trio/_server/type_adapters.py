@@ -600,6 +600,9 @@ class PydanticDecoder(CustomDecoder):
             # A strict model accepts a date or a tuple only from JSON text.
             return _pydantic_adapter(self.hint).validate_json(msgspec.json.encode(value))
         except importlib.import_module("pydantic").ValidationError as error:
+            count = error.error_count()
+            if count > _PYDANTIC_ERRORS_MAX:
+                raise InvalidValue([("", f"has {count} validation errors")]) from None
             errors: list[tuple[str, str]] = []
             for each in error.errors(include_url=False, include_context=False, include_input=False):
                 kind, text = each["type"], re.sub(_PYDANTIC_PREFIXES, "", each["msg"])
@@ -653,6 +656,8 @@ def _schema_generator() -> Any:
 
 # Errors of pydantic -------------------------------------------------------------------------------
 
+# pydantic makes either all texts or none, and those of a million errors take many seconds.
+_PYDANTIC_ERRORS_MAX: Final = 1000
 _TEXTS_BY_ERROR_TYPE: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
 _PYDANTIC_PREFIXES: Final = r"\A(?:Input|Value error,|Assertion failed,) "
 

@@ -324,6 +324,17 @@ def test_pydantic_output_has_fields_in_order_and_sorted_sets(value, text):
     assert tool_result(value, JsonWriter(), NEWEST_LEGACY).content[0].text == text
 
 
+class Soundings(BaseModel):
+    metres: list[int]
+
+
+def test_more_than_a_thousand_errors_are_only_counted():
+    assert (
+        lines(Soundings, {"metres": [None] * 1000})[0] == "it.metres[0]: should be a valid integer"
+    )
+    assert lines(Soundings, {"metres": [None] * 1001}) == ["it: has 1001 validation errors"]
+
+
 def test_an_annotation_that_pydantic_cannot_read_names_function_and_parameter():
     with pytest.raises(TypeError, match="parameter 'it': "):
         signature(Annotated[types.SimpleNamespace, Field()]).schema  # noqa: B018
