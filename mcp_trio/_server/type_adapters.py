@@ -367,7 +367,11 @@ def _with_constraints(hint: Any, constraints: Sequence[Any]) -> Any:
 
     def make(value: Any) -> Any:
         for holds, text in checks:
-            if not holds(value):
+            try:
+                is_valid = holds(value)
+            except ArithmeticError:  # A `Decimal` can be NaN, or too large for a remainder.
+                is_valid = False
+            if not is_valid:
                 raise ValueError(text)
         return value
 

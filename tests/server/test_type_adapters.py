@@ -547,6 +547,13 @@ def test_a_type_without_constraints_is_unchanged(hint):
             "16",
             "expected Decimal that's a multiple of 5",
         ),
+        (Annotated[decimal.Decimal, at.Gt(0)], "Infinity", "NaN", "expected Decimal > 0"),
+        (
+            Annotated[decimal.Decimal, at.MultipleOf(5)],
+            "1e5",
+            "1e50",
+            "expected Decimal that's a multiple of 5",
+        ),
         (Annotated[str, at.Ge("b")], "b", "a", "expected str >= b"),
         (Annotated[str, at.Predicate(str.islower)], "a", "A", "expected str that islower accepts"),
         (at.LowerCase[str], "a", "A", "expected str that islower accepts"),
