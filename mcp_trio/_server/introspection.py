@@ -222,7 +222,7 @@ def has_fields(hint: Any) -> bool:
     return any(is_kind(kind) for is_kind, _ in _KINDS)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=512)  # bounded: a handler may make a class for each form that it asks
 def fields_of(hint: Any) -> tuple[Field, ...]:
     """Return the fields of a class in its own order.
 

@@ -4,9 +4,11 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import gc
 import json
 import math
 import uuid
+import weakref
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import annotated_types as at
@@ -635,6 +637,17 @@ def test_infinity_is_no_default_in_a_form(base):
     form = form_of(Wait)
     assert form.schema["properties"] == {"seconds": {"type": "number"}}
     assert form.read({}) == Wait()
+
+
+def test_classes_that_were_made_for_one_form_are_freed():
+    classes = weakref.WeakSet()
+    for number in range(600):
+        kind = msgspec.defstruct(f"Pick{number}", [("port", str)])
+        form_of(kind)
+        classes.add(kind)
+    del kind
+    gc.collect()
+    assert len(classes) < 550
 
 
 class TripDict(TypedDict, total=False):
