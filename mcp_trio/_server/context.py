@@ -640,6 +640,7 @@ class Context(BaseContext):
         A message beyond the rate of a `LogLimit` of `mcp_trio.middleware` is dropped.
 
         Raises:
+            TypeError: `data` is of a type that a tool could not return, and is to be sent.
             ValueError: The level is unknown.
         """
 
@@ -657,7 +658,9 @@ class Context(BaseContext):
         def make() -> types.LoggingMessageParams | None:
             if is_dropped or not is_wanted():
                 return None
-            return types.LoggingMessageParams(level=level, data=data, logger=logger)
+            # As in a result, any type with a JSON form is possible, and a replay sends the same.
+            encoded = msgspec.Raw(self._served.shared.writer.encode(data))
+            return types.LoggingMessageParams(level=level, data=encoded, logger=logger)
 
         await self._handling.notify_if("notifications/message", make)
 

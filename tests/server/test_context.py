@@ -1,7 +1,10 @@
 """The context of a handler: client and request, progress, log messages and sampling."""
 
+import fractions
 import json
+import pathlib
 
+import cattrs
 import pytest
 import trio
 import trio.testing
@@ -239,6 +242,25 @@ async def test_log_messages_of_all_levels_are_sent_until_the_client_sets_a_level
             {"level": "alert", "data": "a", "logger": "tower"},
             {"level": "info", "data": "named", "logger": "pier"},
         ]
+
+
+async def test_the_data_of_a_log_message_has_any_type_that_a_tool_may_return(serve):
+    converter = cattrs.Converter()
+    converter.register_unstructure_hook(fractions.Fraction, str)
+    server = Server("harbour", converter=converter)
+    letters = {chr(97 + number) for number in range(26)}
+
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        await ctx.info({"at": pathlib.PurePosixPath("/a"), "share": fractions.Fraction(1, 3)})
+        await ctx.info(letters)
+
+    asker = await serve(server)
+    await asker.result("tools/call", {"name": "talk"})
+    assert log_messages(asker) == [
+        ("info", {"at": "/a", "share": "1/3"}),
+        ("info", sorted(letters)),
+    ]
 
 
 @pytest.mark.requirement("LOG-02", "LOG-04", "LOG-06")
