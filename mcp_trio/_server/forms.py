@@ -288,6 +288,8 @@ class _FormField:
         Raises:
             FormError: The content is invalid.
         """
+        if self.json_schema.get("type") == "integer":
+            value = int(value)  # 3.0 is an integer in JSON Schema, and has been checked by that.
         try:
             return convert(value, self.decoded_type)
         except msgspec.ValidationError as error:

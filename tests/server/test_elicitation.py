@@ -650,6 +650,14 @@ def test_classes_that_were_made_for_one_form_are_freed():
     assert len(classes) < 550
 
 
+@pytest.mark.parametrize("kind", [int, int | None, Annotated[int, at.Gt(2)]])
+def test_an_integer_may_have_a_fraction_of_zero(kind):
+    value = form_of(kind).read({"value": 3.0})
+    assert (value, type(value)) == (3, int)
+    with pytest.raises(FormError, match="value: not an integer"):
+        form_of(kind).read({"value": 3.5})
+
+
 class TripDict(TypedDict, total=False):
     to_city: str
     day: dt.date
