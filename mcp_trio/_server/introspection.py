@@ -338,15 +338,21 @@ def _typed_dict_fields(hint: Any) -> Iterator[Field]:
         )
 
 
+# Python 3.13's `ReadOnly[X]`; with an older Python no origin is this object.
+_READ_ONLY: Final[Any] = getattr(typing, "ReadOnly", object())
+
+
 def _split_qualifier(hint: Any) -> tuple[Any, Any]:
-    """Return the qualifier, `Required` or `NotRequired` or None, and the hint without it."""
+    """Return the qualifier, `Required` or `NotRequired` or None, and the hint without any."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         qualifier, unqualified = _split_qualifier(hint.__origin__)
         with_metadata: Any = (unqualified, *hint.__metadata__)
         return qualifier, Annotated[with_metadata]
-    is_qualified = origin in (Required, NotRequired)
-    return (origin, typing.get_args(hint)[0]) if is_qualified else (None, hint)
+    if origin not in (Required, NotRequired, _READ_ONLY):
+        return None, hint
+    qualifier, unqualified = _split_qualifier(typing.get_args(hint)[0])
+    return qualifier if origin is _READ_ONLY else origin, unqualified
 
 
 def _named_tuple_fields(hint: Any) -> Iterator[Field]:

@@ -914,6 +914,8 @@ class TypeAdapter:
             return _with_metadata(self.decodable(hint.__origin__), hint.__metadata__)
         aliased = unaliased(hint)
         if aliased is not hint:
+            if hint in reachable([aliased]):
+                raise TypeError(f"{type_name(hint)} is recursive: use Any, or a class with fields")
             found = self.decodable(aliased)
             return hint if found is aliased else found
         members = typing.get_args(hint)
@@ -942,6 +944,8 @@ class TypeAdapter:
             return True
         if typing.get_origin(hint) is Annotated:
             return _is_constrained(hint.__metadata__)
+        if typing.is_typeddict(class_of(hint)):
+            return bool(getattr(class_of(hint), "__readonly_keys__", ()))
         return is_union(hint) and not _is_union_accepted(hint)
 
     def _decoder_of(self, hint: Any) -> CustomDecoder | None:

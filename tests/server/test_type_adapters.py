@@ -360,6 +360,15 @@ def test_an_alias_of_a_type_is_that_type():
     assert signature(names["Many"][int]).decode(encoded({"k": 1})).it == {"k": 1}
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is of Python 3.12")
+def test_an_alias_that_contains_itself_is_rejected_with_advice():
+    names: dict[str, Any] = {}
+    exec("type Tree = dict[str, Tree] | int\ntype Nest[T] = list[Nest[T]] | T", names)
+    for hint in (names["Tree"], names["Nest"][int], names["Tree"] | None):
+        with pytest.raises(TypeError, match=r"is recursive: use Any, or a class with fields"):
+            signature(hint).check()
+
+
 def test_text_is_read_as_these_types_too():
     def handler(rights: Rights, where: pathlib.Path, either: int | pathlib.Path, moment: dt.date):
         pass
@@ -462,6 +471,19 @@ def test_metadata_may_stand_around_the_marks_of_a_typed_dict():
         "minimum": 1,
         "description": "Down.",
     }
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="ReadOnly is of Python 3.13")
+@pytest.mark.parametrize("kind", [int, pathlib.Path])
+def test_the_keys_of_a_typed_dict_may_be_read_only(kind):
+    read_only: Any = typing.ReadOnly
+    wharf: Any = TypedDict(
+        "wharf", {"a": read_only[kind], "b": NotRequired[read_only[int]], "c": read_only[int]}
+    )
+    value = kind(1) if kind is int else kind("1")
+    assert read(wharf, {"a": 1 if kind is int else "1", "c": 2}) == {"a": value, "c": 2}
+    (definition,) = signature(wharf).schema["$defs"].values()
+    assert definition["required"] == ["a", "c"]
 
 
 Cargo = TypedDict("Cargo", {"x-path": pathlib.Path, "class": NotRequired[str], "1": int})
