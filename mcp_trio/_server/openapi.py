@@ -387,12 +387,13 @@ class _OperationReader:
     # Arguments.
 
     def _add_parameter(self, parameter: _Parameter) -> None:
+        is_required = parameter.required or parameter.location == "path"
         schema, is_json = parameter.schema, False
         for media_type, content in parameter.content.items():
             schema, is_json = content.schema, True
             if not is_json_type(media_type):
                 text = f"the parameter {parameter.name}, which is {media_type}"
-                if parameter.required:
+                if is_required:
                     raise Unsupported(f"{text}, cannot be sent")
                 self.notes.append(f"without {text}")
                 return
@@ -401,7 +402,7 @@ class _OperationReader:
             parameter.location,
             parameter.name,
             description=parameter.description,
-            is_required=parameter.required or parameter.location == "path",
+            is_required=is_required,
             encoding=parameter,
             is_json=is_json,
         )

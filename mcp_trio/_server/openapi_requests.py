@@ -45,6 +45,7 @@ _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _FIELD_VALUE: Final = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 
 _VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
+_SEGMENT_END: Final = re.compile("/|%2F|%5C")
 
 
 @attrs.frozen(kw_only=True)
@@ -116,6 +117,8 @@ class RequestTemplate:
         by_location: dict[Location, list[tuple[RequestArgument, Any]]] = {}
         for argument in self.arguments:
             value: Any = values.get(argument.name)
+            if value is None and argument.location == "path":
+                raise ToolError(f"the argument {argument.name!r} cannot be empty")
             if value is not None or (argument.name in values and argument.location in with_null):
                 by_location.setdefault(argument.location, []).append((argument, value))
         query = "&".join(
@@ -124,11 +127,11 @@ class RequestTemplate:
             for field in _fields(argument, value)
         )
         in_path = {each.wire_name: _path_text(each, it) for each, it in by_location.get("path", ())}
-        path = _VARIABLE.sub(lambda found: in_path.get(found[1], ""), self.path)
+        path = _VARIABLE.sub(lambda found: in_path[found[1]], self.path)
         # A client would remove such a segment together with the one before it, which leads to the
-        # path of another operation (RFC 3986, section 5.2.4).
-        if not {".", ".."}.isdisjoint(path.split("/")):
-            raise ToolError("an argument of the path cannot be '.' or '..'")
+        # path of another operation (RFC 3986, section 5.2.4). Some servers do so after decoding.
+        if not {".", ".."}.isdisjoint(_SEGMENT_END.split(path)):
+            raise ToolError("an argument of the path cannot have the segment '.' or '..'")
         headers = {
             each.wire_name: _header_text(each, value)
             for each, value in by_location.get("header", ())

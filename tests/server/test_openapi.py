@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import trio
 
-from mcp_trio import Client, Limits, RequestError, ResourceNotFound, Server
+from mcp_trio import Client, Limits, RequestError, ResourceNotFound, Server, ToolError
 from mcp_trio._server.openapi_requests import RequestArgument, RequestTemplate
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import MessageLimits
@@ -440,7 +440,9 @@ async def test_headers_and_cookies_are_sent(api, harbour_client, harbour):
 @pytest.mark.parametrize(
     ("name", "arguments", "text"),
     [
-        ("ships_photo", {"name": ".."}, "cannot be '.' or '..'"),
+        ("ships_photo", {"name": ".."}, "segment '.' or '..'"),
+        ("ships_photo", {"name": "../tides"}, "segment '.' or '..'"),
+        ("ships_photo", {"name": "a\\..\\b"}, "segment '.' or '..'"),
         ("ships_photo", {"name": ""}, "'name' cannot be empty"),
         ("tides", {"place": "x", "day": []}, "'day' cannot be empty"),
         ("ships_list", {"X-Trace": "a\r\nb: c"}, "takes visible ASCII only"),
@@ -452,6 +454,17 @@ async def test_a_value_that_would_change_the_request_is_an_error(
     result = await harbour_client.call_tool(name, arguments)
     assert result.is_error
     assert text in result.content[0].text
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": ["string", "null"]}])
+async def test_null_in_the_path_is_an_error(api, schema):
+    given = [{"name": "id", "in": "path", "required": True, "schema": schema}]
+    spec = document({"/ships/{id}": {"delete": {"operationId": "x", "parameters": given}}})
+    client = httpx2.AsyncClient(base_url=api.url)
+    async with client, Client(Server.from_openapi(spec, client=client)) as mine:
+        with pytest.raises(ToolError, match="the argument 'id' cannot be empty"):
+            await mine.call_tool("x", {"id": None})
     assert api.requests == []
 
 
@@ -987,6 +1000,16 @@ def test_another_client_is_an_error(client):
                     {"name": "a", "in": "query", "required": True, "content": {"text/csv": {}}}
                 ]
             ),
+            "the parameter a, which is text/csv, cannot be sent",
+        ),
+        (
+            {
+                "/x/{a}": {
+                    "get": {
+                        "parameters": [{"name": "a", "in": "path", "content": {"text/csv": {}}}]
+                    }
+                }
+            },
             "the parameter a, which is text/csv, cannot be sent",
         ),
         (operation(requestBody=body_of({"type": "object"}, "multipart/form-data")), "no fields"),
