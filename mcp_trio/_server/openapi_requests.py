@@ -151,14 +151,16 @@ class RequestTemplate:
         if self.media_type == MULTIPART:
             return _multipart(parts, members)
         value = whole[0][1] if whole else {each.wire_name: it for each, it in members}
-        if self.media_type == FORM:
+        if self.media_type == FORM and not isinstance(value, str):
+            if not is_object(value):
+                raise ToolError("the body has to be an object, or a string that is encoded already")
             arguments = members or [
                 (RequestArgument(name=name, location="member", wire_name=name), it)
                 for name, it in value.items()
             ]
             fields = (field for argument, it in arguments for field in _fields(argument, it))
             content = "&".join(fields).encode()
-        elif self.media_type.startswith("text/"):
+        elif self.media_type == FORM or self.media_type.startswith("text/"):
             content = _text(value).encode()
         else:
             content = msgspec.json.encode(value)

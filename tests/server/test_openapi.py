@@ -506,6 +506,18 @@ async def test_a_form_that_is_a_map_is_one_argument(api):
     assert api.body == b"a=1&b=2"
 
 
+async def test_the_body_of_a_form_without_a_schema_is_an_object_or_a_string(api):
+    body = {"content": {"application/x-www-form-urlencoded": {}}}
+    spec = document(operation(requestBody=body))
+    client = httpx2.AsyncClient(base_url=api.url)
+    async with client, Client(Server.from_openapi(spec, client=client)) as mine:
+        for value in ({"a": "1", "b": "ä"}, "a=1&b=%C3%A4"):
+            await mine.call_tool("x", {"body": value})
+            assert api.body == b"a=1&b=%C3%A4"
+        with pytest.raises(ToolError, match="the body has to be an object"):
+            await mine.call_tool("x", {"body": [1]})
+
+
 OWNER = (
     b'Content-Disposition: form-data; name="owner"\r\n'
     b'Content-Type: application/json\r\n\r\n{"name":"B"}'
