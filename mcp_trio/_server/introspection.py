@@ -267,7 +267,7 @@ def _hints(hint: Any) -> dict[str, Any]:
     # The hints of inherited fields have the type parameters of a base, which differ from those of
     # the class even if their names are equal. So they are taken from the base. The annotations of
     # a typed dict include inherited fields, which it must not declare again.
-    own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
+    own = () if is_typed_dict(kind) else inspect.get_annotations(kind)
     # Unlike `__bases__`, these bases have the parameters that the class gives them.
     bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)
     for base in filter(has_fields, reversed(bases)):
@@ -338,8 +338,8 @@ def _typed_dict_fields(hint: Any) -> Iterator[Field]:
         )
 
 
-# Python 3.13's `ReadOnly[X]`; with an older Python no origin is this object.
-_READ_ONLY: Final[Any] = getattr(typing, "ReadOnly", object())
+# Python 3.13 has `ReadOnly`; before, it is another object of another module.
+_READ_ONLY: Final = ("typing.ReadOnly", "typing_extensions.ReadOnly")
 
 
 def _split_qualifier(hint: Any) -> tuple[Any, Any]:
@@ -349,10 +349,11 @@ def _split_qualifier(hint: Any) -> tuple[Any, Any]:
         qualifier, unqualified = _split_qualifier(hint.__origin__)
         with_metadata: Any = (unqualified, *hint.__metadata__)
         return qualifier, Annotated[with_metadata]
-    if origin not in (Required, NotRequired, _READ_ONLY):
+    is_read_only = str(origin) in _READ_ONLY
+    if not (is_read_only or origin in (Required, NotRequired)):
         return None, hint
     qualifier, unqualified = _split_qualifier(typing.get_args(hint)[0])
-    return qualifier if origin is _READ_ONLY else origin, unqualified
+    return qualifier if is_read_only else origin, unqualified
 
 
 def _named_tuple_fields(hint: Any) -> Iterator[Field]:
@@ -368,6 +369,14 @@ def _named_tuple_fields(hint: Any) -> Iterator[Field]:
         )
 
 
+def is_typed_dict(kind: Any) -> bool:
+    """Return whether a class is a `TypedDict`, also one of `typing_extensions`.
+
+    pydantic demands the latter before Python 3.12, and `typing.is_typeddict` does not know it.
+    """
+    return inspect.isclass(kind) and issubclass(kind, dict) and hasattr(kind, "__required_keys__")
+
+
 def is_named_tuple(kind: Any) -> bool:
     """Return whether a class is a `NamedTuple`, which is an array in JSON."""
     return hasattr(kind, "_fields") and inspect.isclass(kind) and issubclass(kind, tuple)
@@ -377,7 +386,7 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]
     (lambda kind: isinstance(kind, type) and issubclass(kind, msgspec.Struct), _struct_fields),
     (lambda kind: isinstance(kind, type) and attrs.has(kind), _attrs_fields),
     (lambda kind: hasattr(kind, "__dataclass_fields__"), _dataclass_fields),
-    (typing.is_typeddict, _typed_dict_fields),
+    (is_typed_dict, _typed_dict_fields),
     (is_named_tuple, _named_tuple_fields),
 )
 

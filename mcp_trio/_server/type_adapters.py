@@ -48,6 +48,7 @@ from mcp_trio._server.introspection import (
     is_closed,
     is_named_tuple,
     is_object_type,
+    is_typed_dict,
     is_union,
     plain_function,
     reachable,
@@ -783,7 +784,7 @@ def _declared_orders(hints: Iterable[Any]) -> dict[frozenset[Any], list[Any]]:
         elif isinstance(hint, enum.EnumType):
             members = cast("Iterable[enum.Enum]", hint)
             values = [member.value for member in members]
-        elif typing.is_typeddict(class_of(hint)):
+        elif is_typed_dict(class_of(hint)):
             values = [field.wire_name for field in fields_of(hint)]
         else:
             continue
@@ -944,7 +945,7 @@ class TypeAdapter:
             return True
         if typing.get_origin(hint) is Annotated:
             return _is_constrained(hint.__metadata__)
-        if typing.is_typeddict(class_of(hint)):
+        if is_typed_dict(class_of(hint)):
             return bool(getattr(class_of(hint), "__readonly_keys__", ()))
         return is_union(hint) and not _is_union_accepted(hint)
 

@@ -29,6 +29,7 @@ import attrs
 import jsonschema
 import msgspec
 import pytest
+import typing_extensions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -473,11 +474,23 @@ def test_metadata_may_stand_around_the_marks_of_a_typed_dict():
     }
 
 
-@pytest.mark.skipif(sys.version_info < (3, 13), reason="ReadOnly is of Python 3.13")
+class Lock(typing_extensions.TypedDict, Generic[Value]):
+    level: Value
+    at: NotRequired[pathlib.Path]
+
+
+def test_a_typed_dict_may_be_that_of_typing_extensions():
+    assert read(Lock[int], {"level": 1, "at": "a"}) == {"level": 1, "at": pathlib.Path("a")}
+    assert lines(Lock[int], {"level": "x", "at": 1}) == [
+        "it.level: expected int, got str",
+        "it.at: expected str, got int",
+    ]
+
+
 @pytest.mark.parametrize("kind", [int, pathlib.Path])
 def test_the_keys_of_a_typed_dict_may_be_read_only(kind):
-    read_only: Any = typing.ReadOnly
-    wharf: Any = TypedDict(
+    read_only: Any = typing_extensions.ReadOnly
+    wharf: Any = typing_extensions.TypedDict(
         "wharf", {"a": read_only[kind], "b": NotRequired[read_only[int]], "c": read_only[int]}
     )
     value = kind(1) if kind is int else kind("1")
