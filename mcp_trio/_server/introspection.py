@@ -393,8 +393,6 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]
 
 # Annotations ------------------------------------------------------------------------------------
 
-# Python 3.12's `type X = ...`; with an older Python no object is an instance of `()`.
-_ALIASES: Final[Any] = getattr(typing, "TypeAliasType", ())
 _NO_ARRAYS: Final = (Mapping, str, bytes, bytearray, memoryview, enum.Enum)
 
 
@@ -408,9 +406,14 @@ def unaliased(hint: Any) -> Any:
     if isinstance(hint, typing.NewType):
         return hint.__supertype__
     origin = typing.get_origin(hint)
-    if isinstance(origin, _ALIASES):
+    if _is_alias(origin):
         return origin.__value__[typing.get_args(hint)]
-    return hint.__value__ if isinstance(hint, _ALIASES) else hint
+    return hint.__value__ if _is_alias(hint) else hint
+
+
+def _is_alias(hint: Any) -> bool:
+    """Return whether a hint is a `TypeAliasType`, of `typing` or of `typing_extensions`."""
+    return type(hint).__name__ == "TypeAliasType"
 
 
 def strip_metadata(hint: Any) -> Any:

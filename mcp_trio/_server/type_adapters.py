@@ -917,8 +917,7 @@ class TypeAdapter:
         if aliased is not hint:
             if hint in reachable([aliased]):
                 raise TypeError(f"{type_name(hint)} is recursive: use Any, or a class with fields")
-            found = self.decodable(aliased)
-            return hint if found is aliased else found
+            return self.decodable(aliased)
         members = typing.get_args(hint)
         if typing.get_origin(hint) is Literal:
             return hint

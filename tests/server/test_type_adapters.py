@@ -361,6 +361,17 @@ def test_an_alias_of_a_type_is_that_type():
     assert signature(names["Many"][int]).decode(encoded({"k": 1})).it == {"k": 1}
 
 
+def test_an_alias_may_be_that_of_typing_extensions():
+    alias: Any = typing_extensions.TypeAliasType
+    paths, many = (
+        alias("paths", list[pathlib.Path]),
+        alias("many", dict[str, Value], type_params=(Value,)),
+    )
+    assert read(paths, ["a"]) == [pathlib.Path("a")]
+    assert read(many[int], {"k": 1}) == {"k": 1}
+    assert lines(many[paths], {"k": 1}) == ["it.k: expected array, got int"]
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is of Python 3.12")
 def test_an_alias_that_contains_itself_is_rejected_with_advice():
     names: dict[str, Any] = {}
