@@ -465,21 +465,26 @@ def is_array_type(hint: Any) -> bool:
     )
 
 
-def count_known_keys(hint: Any, value: Any) -> int:
-    """Return the number of keys of an object that a type knows; -1 if it cannot be of the type.
+def key_counter(hint: Any) -> Callable[[Any], int]:
+    """Return a function that returns how many keys of an object a type knows.
 
-    The number chooses among the members of a union. An array that may be of the type counts as 0.
+    The number chooses among the members of a union. It is -1 for a value that cannot be of the
+    type, and 0 for an array that may be. The type is examined only here: there can be a million
+    values.
     """
     kind = strip_metadata(hint)
-    if not isinstance(value, Mapping):
-        return 0 if isinstance(value, list) and is_array_type(kind) else -1
     if not is_object_type(kind):
-        return -1
-    if not has_fields(kind):
-        return 0
-    members = cast("Mapping[str, Any]", value)
-    known = sum(field.wire_name in members for field in fields_of(kind))
+        of_array = 0 if is_array_type(kind) else -1
+        return lambda value: of_array if isinstance(value, list) else -1
+    names = [field.wire_name for field in fields_of(kind)] if has_fields(kind) else []
     tag, tag_field = tag_of(kind)
-    if tag is None:
-        return known
-    return known + 1 if members.get(tag_field) == tag else -1
+
+    def count(value: Any) -> int:
+        if not isinstance(value, dict):
+            return -1
+        members = cast("dict[str, Any]", value)
+        if tag is not None and members.get(tag_field) != tag:
+            return -1
+        return sum(name in members for name in names) + (tag is not None)
+
+    return count

@@ -40,7 +40,6 @@ import msgspec.inspect
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._server.introspection import (
     class_of,
-    count_known_keys,
     declared_parameters,
     fields_of,
     has_fields,
@@ -50,6 +49,7 @@ from mcp_trio._server.introspection import (
     is_object_type,
     is_typed_dict,
     is_union,
+    key_counter,
     plain_function,
     reachable,
     resolved_hint,
@@ -176,13 +176,22 @@ class UnionDecoder(CustomDecoder):
 
     members: Sequence[tuple[Any, Any]]
 
+    @functools.cached_property
+    def _counters(self) -> Sequence[Callable[[Any], int]]:
+        return [key_counter(hint) for hint, _ in self.members]
+
+    @functools.cached_property
+    def _str_last(self) -> Sequence[Any]:
+        pairs = sorted(self.members, key=lambda member: strip_metadata(member[0]) is str)
+        return [decodable for _, decodable in pairs]
+
     @property
     def inner(self) -> Sequence[Any]:
         return [decodable for _, decodable in self.members]
 
     def read(self, value: Any, *, strict: bool) -> Any:
         errors: list[msgspec.ValidationError] = []
-        for _, decodable in self._likeliest_first(value):
+        for decodable in self._likeliest_first(value):
             try:
                 return convert(value, decodable, strict=strict)
             except msgspec.ValidationError as error:
@@ -191,15 +200,18 @@ class UnionDecoder(CustomDecoder):
             raise errors[0]
         raise ValueError(f"Expected `{' | '.join(type_name(hint) for hint, _ in self.members)}`")
 
-    def _likeliest_first(self, value: Any) -> list[tuple[Any, Any]]:
+    def _likeliest_first(self, value: Any) -> Sequence[Any]:
         if isinstance(value, str):
-            return sorted(self.members, key=lambda member: strip_metadata(member[0]) is str)
-        return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
+            return self._str_last
+        counts = [count(value) for count in self._counters]
+        order = sorted(range(len(counts)), key=lambda index: -counts[index])
+        return [self.members[index][1] for index in order]
 
     def likeliest(self, value: Any, /) -> Any | None:
         """Return the first member to try if it has at least one key of the object, else None."""
-        likely, decodable = self._likeliest_first(value)[0]
-        return decodable if count_known_keys(likely, value) > 0 else None
+        if max(count(value) for count in self._counters) <= 0:
+            return None
+        return self._likeliest_first(value)[0]
 
     def schema(self, inner: Sequence[dict[str, Any]], _definitions: object, /) -> dict[str, Any]:
         return {"anyOf": [*inner]}
@@ -1071,8 +1083,8 @@ class _Walk(msgspec.Struct, frozen=True):
             return iter(()) if likely is None else self.errors_of(likely, value, path, depth)
         if is_union(hint):
             members = [it for it in typing.get_args(hint) if it is not types.NoneType]
-            likely = max(members, key=lambda member: count_known_keys(member, value))
-            if len(members) > 1 and count_known_keys(likely, value) < 0:
+            likely = max(members, key=lambda member: key_counter(member)(value))
+            if len(members) > 1 and key_counter(likely)(value) < 0:
                 return iter(())  # The value is of no member: the error of the union helps most.
             return self.errors_inside(likely, value, path, depth)
         if isinstance(value, dict) and is_object_type(hint):

@@ -877,6 +877,23 @@ def test_a_union_is_its_first_member_that_fits(hint, sent, value):
     jsonschema.validate({"it": sent}, schema)
 
 
+def test_the_members_of_a_union_are_not_examined_for_each_value():
+    hint, calls = decodable(list[Spot | Ship]), 0
+
+    def count_calls(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+
+    convert([{"x": 1}], hint)
+    before = sys.getprofile()
+    sys.setprofile(count_calls)
+    try:
+        convert([{"x": 1}] * 100, hint)
+    finally:
+        sys.setprofile(before)
+    assert calls < 30 * 100
+
+
 def test_its_schema_is_any_of_its_members():
     assert signature(str | uuid.UUID | Spot).schema["properties"]["it"] == {
         "anyOf": [
