@@ -574,17 +574,25 @@ def is_pydantic_class(kind: type) -> bool:
 def pydantic_to_plain(value: Any) -> Any:
     """Return the plain JSON of a pydantic value, with aliases as keys and sets as sorted lists."""
     dump = _pydantic_adapter(value.__class__).dump_python
-    return _with_sorted_sets(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
+    plain = dump(value, mode="json", by_alias=True)
+    try:
+        return _with_sorted_sets(plain, dump(value, by_alias=True))
+    except TypeError:  # It has a set of models, which would become a set of dicts.
+        return _with_sorted_sets(plain, value)
 
 
 def _with_sorted_sets(plain: Any, value: Any) -> Any:
     """Return `plain` with each set of `value` sorted, since the hash seed decides their order."""
-    kinds = plain.__class__, value.__class__
-    if kinds in ((list, set), (list, frozenset)):
-        return sorted(plain, key=msgspec.json.encode)
-    if kinds in ((list, list), (list, tuple)) and len(plain) == len(value):
-        return [*map(_with_sorted_sets, plain, value)]
-    if kinds == (dict, dict) and len(plain) == len(value):
+    kind = value.__class__
+    is_set = kind in (set, frozenset)
+    if plain.__class__ is list and (is_set or kind in (list, tuple)) and len(plain) == len(value):
+        items = [*map(_with_sorted_sets, plain, value)]
+        return sorted(items, key=msgspec.json.encode) if is_set else items
+    if plain.__class__ is dict and hasattr(value, "model_fields_set"):
+        aliases = {name: it.serialization_alias for name, it in kind.model_fields.items()}
+        members = {aliases.get(name) or name: member for name, member in value}
+        return {key: _with_sorted_sets(it, members.get(key)) for key, it in plain.items()}
+    if plain.__class__ is kind is dict and len(plain) == len(value):
         return dict(zip(plain, map(_with_sorted_sets, plain.values(), value.values()), strict=True))
     return plain
 

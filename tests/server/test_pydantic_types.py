@@ -296,6 +296,16 @@ class Bag(BaseModel):
         return "-".join(sorted(odd))
 
 
+class Mark(BaseModel, frozen=True):
+    name: str
+    nearby: frozenset[frozenset[str]] = frozenset()
+
+
+class Chart(BaseModel):
+    marks: set[Mark] = Field(alias="allMarks")
+    tags: set[str] = set()
+
+
 @pytest.mark.requirement("TOOL-16")
 @pytest.mark.parametrize(
     ("value", "text"),
@@ -317,6 +327,17 @@ class Bag(BaseModel):
         (
             Bag(sets={1: {"b", "a"}}, pairs=({"d", "c"},), odd={"f", "e"}),
             '{"sets":{"1":["a","b"]},"pairs":[["c","d"]],"odd":"e-f"}',
+        ),
+        (
+            Chart(allMarks={Mark(name=name) for name in "cab"}, tags={"f", "d", "e"}),
+            (
+                '{"allMarks":[{"name":"a","nearby":[]},{"name":"b","nearby":[]},'
+                '{"name":"c","nearby":[]}],"tags":["d","e","f"]}'
+            ),
+        ),
+        (
+            Mark(name="a", nearby=frozenset({frozenset("dcb"), frozenset("gfe")})),
+            '{"name":"a","nearby":[["b","c","d"],["e","f","g"]]}',
         ),
     ],
 )
