@@ -357,7 +357,8 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         """
         if self.is_of_objects or protocol_version.structured_content != "object":
             return self.schema
-        own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
+        at_root = ("$defs", "definitions", "$schema")
+        own = {key: it for key, it in self.schema.items() if key not in at_root}
         shared = {key: it for key, it in self.schema.items() if key not in own}
         return {
             "type": "object",

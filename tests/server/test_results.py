@@ -582,6 +582,20 @@ async def test_the_definitions_of_a_wrapped_schema_stay_at_its_root(serve):
     assert content["result"][0]["name"] == "a"
 
 
+async def test_the_definitions_of_a_wrapped_schema_in_an_older_dialect_stay_at_its_root(serve):
+    given = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "array",
+        "items": {"$ref": "#/definitions/name"},
+        "definitions": {"name": {"type": "string"}},
+    }
+    asker = await serve(returning(list, ["a"], output_schema=given), protocol_version=D)
+    schema = await listed(asker)
+    jsonschema.validate((await called(asker))["structuredContent"], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"result": [1]}, schema)
+
+
 async def test_a_union_with_an_object_is_wrapped_whatever_its_value(serve):
     asker = await serve(returning(Port | None, Port("Oslo")), protocol_version=D)
     assert (await called(asker))["structuredContent"] == {"result": {"name": "Oslo", "berths": 1}}
