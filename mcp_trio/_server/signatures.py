@@ -449,7 +449,7 @@ class Signature:
 
     def _with_json_read(self, name: str, text: str) -> Any:
         """Return the list or object in a text, if the argument of this name cannot be the text."""
-        if not text.startswith(("[", "{")) or name not in self.parameters:
+        if not text.lstrip().startswith(("[", "{")) or name not in self.parameters:
             return text
         try:
             _read_text(text, self.parameters[name].hint)

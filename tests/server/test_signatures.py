@@ -484,7 +484,7 @@ def test_lists_and_objects_are_read_from_json_text():
         return text, days, ports
 
     found = signature_of(handler)
-    arguments = found.decode_text({"text": "[1]", "days": "[1, 2]", "ports": '{"Oslo": true}'})
+    arguments = found.decode_text({"text": "[1]", "days": "\n [1, 2]", "ports": '{"Oslo": true}'})
     assert handler(**found.bind(arguments, None)) == ("[1]", [1, 2], {"Oslo": True})
     with pytest.raises(ArgumentsError) as caught:
         found.decode_text({"text": "a", "days": '["x"]', "ports": "{"})
