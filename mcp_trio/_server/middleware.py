@@ -205,10 +205,12 @@ class CacheResults:
         context = request.context
         if context is None or request.method != "tools/call" or request.name not in self.tools:
             return await call_next(request)
-        # The rights of a client can depend on all facts about it. The result depends on the
-        # protocol version: before 2026-07-28 it wraps values that are not objects.
+        # The rights of a client can depend on all facts about it. Servers may share this object.
+        # The result depends on the protocol version: before 2026-07-28 it wraps values that are not
+        # objects.
         auth = None if context.auth is None else context.auth.members()
-        parts = [auth, context.protocol_version, request.name, request.arguments]
+        server, version = context.server.name, context.protocol_version
+        parts = [auth, server, version, request.name, request.arguments]
         key = msgspec.json.encode(parts, order="sorted")
         found = await context.effect(self._find, key.decode())
         served, handling = context._served, context._handling  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -338,6 +338,17 @@ async def test_a_kept_result_is_only_for_clients_that_may_call_the_tool(server, 
             assert await master.call_tool("secret", result_type=str) == "the code of the gate"
 
 
+async def test_servers_may_share_the_object_that_keeps_results():
+    cache, texts = CacheResults({"name"}, seconds=60), []
+    for text in ("pier", "tower", "pier"):
+        server = Server(text)
+        server.middleware(cache)
+        server.tool(name="name")(lambda text=text: text)
+        async with Client(server) as client:
+            texts.append((await client.call_tool("name")).content[0].text)
+    assert texts == ["pier", "tower", "pier"]
+
+
 async def test_an_expired_result_is_made_again(server):
     calls = []
 
