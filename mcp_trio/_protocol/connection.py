@@ -554,12 +554,23 @@ class Connection:
     def _receive_batch(self, batch: Batch, size_bytes: int) -> Event:
         """Accept a batch in the only protocol version with batches, once it is negotiated.
 
+        In other versions, the requests of this side that the batch responds to end with an error.
+
         https://modelcontextprotocol.io/specification/2025-03-26/basic#batching
         """
-        if self.peer is not None and self.peer.protocol_version.has_batches:
-            return BatchReceived(batch.messages, size_bytes // len(batch.messages))
-        rejected = not_a_message("this protocol version has no batches")
-        return self._reject_malformed(rejected, size_bytes)
+        messages = batch.messages
+        if self.peer is None or not self.peer.protocol_version.has_batches:
+            rejected = not_a_message("this protocol version has no batches")
+            messages = [
+                msgspec.structs.replace(rejected, id=each.id, is_request=False)
+                for each in batch.messages
+                if isinstance(each, Response | ErrorResponse) and self.outgoing.get(each.id)
+            ]
+            if not messages:
+                return self._reject_malformed(rejected, size_bytes)
+            if len(messages) < len(batch.messages):
+                messages.append(rejected)
+        return BatchReceived(messages, size_bytes // len(batch.messages))
 
     # Receiving requests.
 

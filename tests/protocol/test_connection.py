@@ -1311,6 +1311,34 @@ def test_other_protocol_versions_take_no_batch(connect, role, protocol_version):
     assert connection.counts == {"malformed": 1}
 
 
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    "protocol_version", [name for name in OTHERS if PROTOCOL_VERSIONS[name].has_handshake]
+)
+def test_a_batch_in_another_protocol_version_fails_the_requests_that_it_responds_to(
+    connect, role, protocol_version
+):
+    connection = settled(connect, role, protocol_version)
+    one, two, three = (connection.open_request("ping", None, now=0.0) for _ in range(3))
+    error = {"code": -32603, "message": "no"}
+    events = taken(
+        connection,
+        batch(
+            {"jsonrpc": "2.0", "id": one.id, "result": {}},
+            CALL,
+            {"jsonrpc": "2.0", "id": two.id, "error": error},
+            {"jsonrpc": "2.0", "id": two.id, "result": {}},
+        ),
+    )
+    assert [type(event) for event in events[:2]] == [ResponseUnreadable] * 2
+    assert [event.request for event in events[:2]] == [one, two]
+    assert "response to ping is not a message: this protocol version has no batches" in str(
+        events[0].error
+    )
+    assert connection.outgoing.waiting == [three.id]
+    assert connection.counts == {"unreadable answer": 2, "malformed": 2}
+
+
 NAMELESS = {"what is no JSON": (b"{", PARSE_ERROR), "an empty batch": (b"[]", INVALID_REQUEST)}
 
 
