@@ -886,9 +886,11 @@ def run_mock(mock: MockServer) -> int:
     SIGTERM. Return the exit status: 0, or 128 plus the number of the signal.
     """
     parent_pid = os.getppid()
+    # Before Trio starts: if stdin was never open, Trio would use its descriptor for something else.
+    descriptors = divert_stdio()
 
     async def serve(*, task_status: trio.TaskStatus[str]) -> None:
-        channel = open_stdio_channel(*divert_stdio(), limits=mock.limits)
+        channel = open_stdio_channel(*descriptors, limits=mock.limits)
         task_status.started("stdio")
         await mock.serve(channel)
 

@@ -68,6 +68,8 @@ def run_stdio(
 
     The process also exits `limits.shutdown.exit_seconds` after the end of its parent.
     """
+    # Before Trio starts: if stdin was never open, Trio would use its descriptor for something else.
+    descriptors = descriptors or divert_stdio()
     run_until_signal(
         partial(serve_stdio, server),
         exit_seconds=server.limits.shutdown.exit_seconds,

@@ -189,6 +189,15 @@ def process(enter="pass"):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_a_server_runs_to_its_end_though_stdin_or_stdout_was_never_open(closed):
+    program = "from mcp_trio import Server; Server('harbour').run()"
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', sys.executable, "-c", program]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05",'
