@@ -7,8 +7,9 @@ flag would break those programs, so it is never set on such a description. Inste
     a pipe          is opened once more under /proc, which gives a description of its own
     a socket        is read and written with MSG_DONTWAIT
     a regular file  never blocks for long, and epoll does not accept it
-    all others      (a terminal; a pipe that cannot be opened again) are asked by poll(2) first, and
-                    written in pieces of PIPE_BUF, for which a writable pipe has room
+    all others      (a terminal; a pipe that cannot be opened again; a named pipe to read) are asked
+                    by poll(2) first, and written in pieces of PIPE_BUF, for which a writable pipe
+                    has room
 
 For poll(2) a file that epoll does not accept, such as /dev/null, is always ready.
 
@@ -24,6 +25,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -358,9 +360,13 @@ def open_descriptor(
         if stat.S_ISSOCK(mode):
             return SocketDescriptor(fd=fd, chunk_bytes=chunk_bytes)
         if stat.S_ISFIFO(mode):
-            access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+            access, link = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE, f"/proc/self/fd/{fd}"
             try:
-                own = os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK)
+                # A named pipe (the others have no absolute path) whose writers are gone, opened
+                # again, would never be readable, and the reader would wait for the end for ever.
+                if access == os.O_RDONLY and Path(link).readlink().is_absolute():
+                    return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+                own = os.open(link, access | os.O_NONBLOCK)
             except OSError:  # there is no /proc, or the pipe is another user's, or has no reader
                 return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
             os.close(fd)

@@ -841,6 +841,20 @@ async def test_a_pipe_that_cannot_be_reopened_is_polled(tmp_path):
     end.close()
 
 
+async def test_a_named_pipe_whose_writer_has_closed_already_is_read_to_its_end(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    write = os.open(path, os.O_RDWR)
+    read = os.open(path, os.O_RDONLY)
+    os.write(write, b"{}\n")
+    os.close(write)
+    channel = open_stdio_channel(read, os.open(os.devnull, os.O_WRONLY))
+    with trio.fail_after(30):
+        assert await channel.receive() == [b"{}"]
+        assert await channel.receive() == []
+    await channel.aclose()
+
+
 async def test_bytes_written_before_the_writer_closed_are_read_before_the_end():
     read, write = os.pipe()
     os.write(write, b"x")
