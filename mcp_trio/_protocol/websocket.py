@@ -156,7 +156,7 @@ class CloseCode(IntEnum):
     MESSAGE_TOO_BIG = 1009  # too many fragments; a message with too many bytes gets an error
     INTERNAL_ERROR = 1011  # an error in this package, or a peer that does not respond
     SERVICE_RESTART = 1012  # never sent
-    TRY_AGAIN_LATER = 1013  # never sent: clients over a limit are rejected before the upgrade
+    TRY_AGAIN_LATER = 1013  # the client's unfinished messages are too long
 
 
 _NORMAL_ENDS: Final = frozenset(
@@ -181,6 +181,7 @@ _VIOLATIONS: Final[Mapping[int, str]] = {
     CloseCode.UNSUPPORTED_DATA: "sent a binary message; MCP uses text messages",
     CloseCode.INVALID_PAYLOAD: "sent text that is not UTF-8",
     CloseCode.MESSAGE_TOO_BIG: "sent a message in too many fragments",
+    CloseCode.TRY_AGAIN_LATER: "sent too many unfinished messages",
     CloseCode.INTERNAL_ERROR: (  # sent if the peer does not answer a ping
         "did not respond in time"
         " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"

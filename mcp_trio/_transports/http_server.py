@@ -417,7 +417,12 @@ class NativeConnection:
         """Pass the connection to the WebSocket application, and close it afterwards."""
         stream, rest = self.socket.as_stream(), self.socket.take(len(self.socket.received))
         upgrade = StreamUpgrade(
-            stream=stream, request=request, encoded=raw, rest=rest, limits=self.socket.limits
+            stream=stream,
+            request=request,
+            encoded=raw,
+            rest=rest,
+            limits=self.socket.limits,
+            bodies=self.host.bodies,
         )
         try:
             await serve_upgrade(upgrade)
@@ -534,7 +539,7 @@ class NativeHost:
     Attributes:
         last_check: The time of the last check for idle connections, which connections use in place
             of the clock, because it costs less.
-        bodies: The bytes of the unfinished bodies of all clients.
+        bodies: The bytes of the unfinished bodies and WebSocket messages of all clients.
         log: The log of errors that requests can cause.
         is_draining: Whether each connection closes after its next response.
     """

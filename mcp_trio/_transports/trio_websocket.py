@@ -38,7 +38,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from string import punctuation
 from types import MethodType
-from typing import Final, TypeVar, cast
+from typing import Final, NoReturn, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -74,6 +74,7 @@ from mcp_trio._transports.buffered_sockets import (
 from mcp_trio._transports.channel import ReceivedQueue, text_with_cause
 from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.http1 import encoded_last_response
+from mcp_trio._transports.http_response import TooManyBodiesError, UnfinishedBody
 from mcp_trio._transports.websocket import SocketEnd, WebSocketChannel, start_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
@@ -272,8 +273,10 @@ class _Reader:
     """The nursery that trio-websocket starts its reader task in, and the queue of what it reads.
 
     Attributes:
+        unfinished: Counts the bytes of the incomplete message; None at a client.
         inbox: The received messages, in place of trio-websocket's queue.
         ending: The violation of the protocol because of which no more messages are queued.
+        is_over_limit: Whether a message has exceeded a limit, so that the rest is not parsed.
         error: The error of the reader task.
     """
 
@@ -281,9 +284,10 @@ class _Reader:
     stream: WatchedStream
     limits: Limits
     network: str | None
+    unfinished: UnfinishedBody | None
     inbox: ReceivedQueue = attrs.field(init=False)
     ending: SocketEnd | None = attrs.field(default=None, init=False)
-    has_too_many_fragments: bool = attrs.field(default=False, init=False)
+    is_over_limit: bool = attrs.field(default=False, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
     _incomplete: bytearray = attrs.field(factory=bytearray, init=False)
     _fragments: int = attrs.field(default=0, init=False)
@@ -314,6 +318,8 @@ class _Reader:
         except Exception as error:
             self.error = error
         finally:
+            if self.unfinished is not None:
+                self.unfinished.release()
             self.stream.end()
             self.inbox.end()
             self._done.set()
@@ -336,9 +342,7 @@ class _Reader:
         fragments_max = self.limits.websocket.fragments_max
         if self._fragments >= fragments_max:
             reason = f"limits.websocket.fragments_max={fragments_max}"
-            self._end(SocketEnd(CloseCode.MESSAGE_TOO_BIG, reason, is_violation=True))
-            self.has_too_many_fragments = True
-            await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
+            await self._stop_parsing(CloseCode.MESSAGE_TOO_BIG, reason)
         if not self._is_skipping:
             self._incomplete += event.data.encode()
             bytes_max = self.limits.messages.bytes_max
@@ -347,12 +351,31 @@ class _Reader:
                 self._is_skipping = isinstance(message, Oversized)
                 self._incomplete = bytearray()
                 self.inbox.put(message)
+            if self.unfinished is not None:
+                await self._count_incomplete(self.unfinished)
         if event.message_finished:
             self._is_skipping = False
         self._parts += 1
         if self._parts % _PARTS_PER_TURN == 0:
             await _turn(self.network)
         await self.inbox.room()
+
+    async def _count_incomplete(self, unfinished: UnfinishedBody) -> None:
+        if not self._incomplete:
+            unfinished.release()
+            return
+        try:
+            unfinished.count(len(self._incomplete))
+        except TooManyBodiesError as error:
+            self._incomplete = bytearray()
+            unfinished.release()
+            await self._stop_parsing(CloseCode.TRY_AGAIN_LATER, str(error))
+
+    async def _stop_parsing(self, code: CloseCode, reason: str) -> NoReturn:
+        """End the queue, and wait: `close` cancels the reader, which parses no more."""
+        self._end(SocketEnd(code, reason, is_violation=True))
+        self.is_over_limit = True
+        await trio.sleep_forever()
 
     def _end(self, ending: SocketEnd) -> None:
         self.ending = self.ending or ending
@@ -485,7 +508,7 @@ class _TrioSocket:
     async def close(self, code: CloseCode, reason: str) -> None:
         """Close with `code`, by a closing handshake unless the peer has closed already."""
         self._reader.inbox.close()
-        is_read = self._reader.error is None and not self._reader.has_too_many_fragments
+        is_read = self._reader.error is None and not self._reader.is_over_limit
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
             await self._stream.run_while_open(close)
@@ -525,6 +548,7 @@ async def _reading(
     request: bytes = b"",
     rest: bytes = b"",
     network: str | None = None,
+    unfinished: UnfinishedBody | None = None,
 ) -> AsyncGenerator[_Reader, None]:
     """Return a context around the reader task; an error of its block leaves it without a group."""
     raised: Exception | None = None
@@ -532,7 +556,7 @@ async def _reading(
         async with trio.open_nursery() as nursery:
             try:
                 watched = WatchedStream(stream, request, rest, limits.messages.chunk_bytes)
-                yield _Reader(nursery, watched, limits, network)
+                yield _Reader(nursery, watched, limits, network, unfinished)
             except Exception as error:
                 raised = error
             nursery.cancel_scope.cancel()
@@ -551,6 +575,7 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         encoded: The same request, encoded.
         rest: The bytes that were read from the stream after the request.
+        bodies: The bytes of the unfinished messages and request bodies of all clients.
     """
 
     stream: trio.abc.Stream
@@ -558,6 +583,7 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     encoded: bytes
     rest: bytes = b""
     limits: Limits
+    bodies: Shares
 
     async def reject(self, rejection: Rejection) -> None:
         """Answer with an HTTP error, and wait until the client has closed the connection.
@@ -577,7 +603,10 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             trio.BrokenResourceError: The client has disconnected, or its handshake is malformed.
         """
         network = network_of(self.request.client)
-        async with _reading(self.stream, self.limits, self.encoded, self.rest, network) as reader:
+        unfinished = UnfinishedBody(self.bodies, network)
+        async with _reading(
+            self.stream, self.limits, self.encoded, self.rest, network, unfinished
+        ) as reader:
 
             async def handshake() -> WebSocketConnection:
                 request: WebSocketRequest = await wrap_server_stream(

@@ -61,7 +61,7 @@ from mcp_trio._transports.http1 import (
     is_cacheable,
     parse_request,
 )
-from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio._transports.http_response import BodyTooLargeError, shares_of_bodies
 from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError, RemoteProtocolError, SchemaError
@@ -392,6 +392,7 @@ async def _websocket_messages(chunks: Sequence[bytes]) -> list[bytes | None]:
             request=parse_request(_HANDSHAKE, None).request,
             encoded=_HANDSHAKE,
             limits=_SMALL_MESSAGES,
+            bodies=shares_of_bodies(_SMALL_MESSAGES),
         )
         with suppress(trio.BrokenResourceError):
             async with upgrade.opened(None) as socket:

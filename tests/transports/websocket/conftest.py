@@ -12,6 +12,7 @@ from wsproto import events
 
 from mcp_trio import Limits
 from mcp_trio._transports.http1 import parse_request
+from mcp_trio._transports.http_response import shares_of_bodies
 from mcp_trio._transports.http_server import serve_websocket
 from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import accept_websocket
@@ -147,7 +148,10 @@ def in_memory(nursery):
         nursery.start_soon(peer.shake_hands)
         handshake = bytes(await theirs.receive_some())
         request = parse_request(handshake, None).request
-        upgrade = StreamUpgrade(stream=theirs, request=request, encoded=handshake, limits=limits)
+        bodies = shares_of_bodies(limits)
+        upgrade = StreamUpgrade(
+            stream=theirs, request=request, encoded=handshake, limits=limits, bodies=bodies
+        )
         channel = await accept_websocket(upgrade, request, limits)
         nursery.start_soon(close_at_the_end, channel)
         await trio.testing.wait_all_tasks_blocked()

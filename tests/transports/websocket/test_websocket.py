@@ -891,6 +891,35 @@ async def test_a_message_in_too_many_fragments_ends_the_connection(served):
                 assert (await peer.event()).code == 1009
 
 
+async def test_unfinished_messages_of_one_client_are_limited_together(served):
+    limits = Limits(
+        messages=MessageLimits(bytes_max=100_000), http=HttpLimits(bodies_bytes_max=150_000)
+    )
+    url, arrivals = await served(limits=limits)
+    part = b"{" + b" " * 79_999
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await raw_peer(url) for _ in range(3)]
+        channels = []
+        for peer in peers:
+            await stack.enter_async_context(peer.stream)
+            await peer.shake_hands()
+            channels.append(await arrivals.receive())
+        first, second, third = peers
+        await first.frame(TEXT, part, is_last=False)
+        await trio.testing.wait_all_tasks_blocked()
+        await second.frame(TEXT, part, is_last=False)
+        await second.frame(CONTINUATION, b"}")
+        with pytest.raises(ConnectionLost, match=r"limits\.http\.bodies_bytes_max=150000"):
+            await channels[1].receive()
+        await channels[1].aclose()
+        assert await second.closed() == 1013
+        await first.frame(CONTINUATION, b"}")
+        assert await channels[0].receive() == [part + b"}"]
+        await third.frame(TEXT, part, is_last=False)  # the others have given their shares back
+        await third.frame(CONTINUATION, b"}")
+        assert await channels[2].receive() == [part + b"}"]
+
+
 async def test_connections_that_send_many_fragments_take_turns(served):
     """Otherwise a flood on many connections would fill each turn of the event loop."""
     connections, fragments = 10, 2560
