@@ -4,6 +4,7 @@ A nursery puts the exceptions of its tasks into a group, even if there is only o
 package then see the exception itself.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,6 +49,32 @@ _EXITS: Final = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
 # The modules of exceptions that belong to the test that runs the code, as `pytest.fail` raises.
 _TEST_MODULES: Final = ("_pytest.", "hypothesis.")
 
+_KEPT_CANCELLATION: Final = (
+    "a trio.Cancelled was raised after its cancel scope had ended: do not keep exceptions"
+)
+
+
+def split_faults(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
+    """Split an exception that users' code has raised into its faults and the rest.
+
+    The rest ends a task or the process on purpose, such as `Cancelled` or `SystemExit`. All other
+    exceptions are faults. One that is no `Exception`, such as a panic of a library in Rust, is the
+    cause of the `RuntimeError` that is returned. A `Cancelled` is a fault if the calling task is
+    not cancelled: the code has kept it until its cancel scope had ended, so no scope expects it.
+    """
+    faults: BaseException | None
+    rest: BaseException | None
+    if isinstance(raised, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", raised)
+        faults, rest = group.split(_is_fault)
+    else:
+        faults, rest = (raised, None) if _is_fault(raised) else (None, raised)
+    fault = None if faults is None else _as_exception(sole_exception(faults))
+    if rest is not None and _is_kept_cancellation(rest):
+        fault = fault or RuntimeError(_KEPT_CANCELLATION).with_traceback(rest.__traceback__)
+        rest = None
+    return fault, rest
+
 
 def _is_fault(error: BaseException) -> bool:
     if isinstance(error, Exception):
@@ -57,28 +84,17 @@ def _is_fault(error: BaseException) -> bool:
     return not any(each.__module__.startswith(_TEST_MODULES) for each in type(error).__mro__)
 
 
-def split_faults(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
-    """Split an exception that users' code has raised into its faults and the rest.
+def _is_kept_cancellation(error: BaseException) -> bool:
+    others = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
+    return others is None and trio.current_effective_deadline() > -math.inf
 
-    The rest ends a task or the process on purpose, such as `Cancelled` or `SystemExit`. All other
-    exceptions are faults. One that is no `Exception`, such as a panic of a library in Rust, is the
-    cause of the `RuntimeError` that is returned.
-    """
-    faults: BaseException | None
-    rest: BaseException | None
-    if isinstance(raised, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", raised)
-        faults, rest = group.split(_is_fault)
-    else:
-        faults, rest = (raised, None) if _is_fault(raised) else (None, raised)
-    if faults is None:
-        return None, rest
-    fault = sole_exception(faults)
+
+def _as_exception(fault: BaseException) -> Exception:
     if isinstance(fault, Exception):
-        return fault, rest
+        return fault
     error = RuntimeError(f"{type(fault).__name__}: {fault}").with_traceback(fault.__traceback__)
     error.__cause__ = fault
-    return error, rest
+    return error
 
 
 def exc_info_from_users_code(
@@ -148,8 +164,8 @@ def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
     if isinstance(group, ExceptionGroup):
         return sole_exception(cast("Exception", group))
     _, others = group.split((Exception, trio.Cancelled))
-    error, _ = split_faults(group)
-    return group if error is None or others is not None else error
+    errors, _ = group.split(Exception)
+    return group if errors is None or others is not None else sole_exception(errors)
 
 
 def group_members(error: _Error) -> Sequence[_Error]:

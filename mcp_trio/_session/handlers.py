@@ -1,7 +1,7 @@
 """Handlers: one request of the peer, from its start to its single response.
 
-Exceptions of users' handlers end here. An `Exception` becomes the response to its own request.
-Other exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the session.
+Exceptions of users' handlers end here. A fault becomes the response to its own request. An exit,
+such as `KeyboardInterrupt` or `SystemExit`, is not caught, and ends the session.
 """
 
 import logging

@@ -149,6 +149,39 @@ def test_a_group_of_several_stays_a_group():
     assert isinstance(sole_exception(ExceptionGroup("", [group.exceptions[1]])), KeyError)
 
 
+async def kept_cancellation():
+    """Return the exception of a cancel scope that has ended."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as error:
+            return error
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [(None, "RuntimeError: a trio.Cancelled was raised after"), ([KeyError(1)], "KeyError: 1")],
+)
+async def test_a_cancellation_that_a_handler_has_kept_does_not_end_the_session(
+    serve, echo, call, logged, text_of, others, reason, waits
+):
+    async def keep(handling):
+        kept = await kept_cancellation()
+        if waits:
+            await trio.lowlevel.checkpoint()
+        raise kept if others is None else BaseExceptionGroup("", [kept, *others])
+
+    _, peer = await serve({"keep": keep, "echo": echo})
+    await peer.send(call("keep", 1))
+    assert one_error(await peer.receive())["message"] == "internal error"
+    (line,) = logged()
+    assert line.startswith(f"the handler of tools/call 'keep' failed: {reason}")
+    await peer.send(call("echo", 2))
+    assert text_of(await peer.receive()) == "echo"
+
+
 async def test_an_error_beside_a_cancellation_does_not_end_the_session(
     serve, echo, call, logged, text_of
 ):

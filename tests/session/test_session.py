@@ -313,6 +313,31 @@ async def test_a_callback_that_fails_is_logged_and_the_next_one_runs(serve, logg
     assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"]
 
 
+@pytest.mark.parametrize("is_in_group", [False, True])
+async def test_a_cancellation_that_a_callback_has_kept_does_not_end_the_session(
+    serve, logged, is_in_group
+):
+    handled = []
+
+    async def keeps(params):
+        handled.append(params)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as error:
+                kept = error
+        raise BaseExceptionGroup("", [kept, ValueError()]) if is_in_group else kept
+
+    session, peer = await serve({"notifications/roots/list_changed": keeps})
+    for _ in range(2):
+        await peer.send_notification("notifications/roots/list_changed")
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(handled) == 2
+    assert session.cause is None
+    assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"]
+
+
 async def test_notifications_dropped_because_of_slow_callbacks_are_counted(serve, small, logged):
     go_on = trio.Event()
 
