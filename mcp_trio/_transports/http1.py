@@ -65,7 +65,7 @@ _PROPER_END: Final = b"\r\n\r\n"
 # The most bytes of an end that an earlier search may have seen without finding it.
 _END_BYTES_MAX: Final = 3
 _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
-_TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
+_TARGET: Final = re.compile(r"(?i:https?://)(?P<host>[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
 # Each header costs h11 some microseconds; MCP clients send about ten.
 _FIELDS_MAX: Final = 128
 # The headers that differ between the requests of one client, and the value that stands for each.
@@ -225,12 +225,12 @@ def _parse_request(
         raise HttpError(400, "the request line or a header is malformed") from error
     assert isinstance(parsed, h11.Request)
     method = parsed.method.decode("ascii")
-    target = parsed.target.decode("ascii")
+    target, host = parsed.target.decode("ascii"), None
     if method != "OPTIONS" or target != "*":
         match = _TARGET.fullmatch(target)
         if match is None or method == "CONNECT":
             raise HttpError(400, "the request target is neither a path nor a URL")
-        path = match["path"] or match["rest"] or "/"
+        path, host = match["path"] or match["rest"] or "/", match["host"]
         target = path if path.startswith("/") else f"/{path}"
     request = HttpRequest.of(
         method,
@@ -240,6 +240,8 @@ def _parse_request(
         client=client,
         certificate=certificate,
     )
+    if host is not None:  # The host of a URL has precedence (RFC 9112, section 3.2.2).
+        request = request.with_headers({"host": host})
     is_http_1_1 = parsed.http_version == b"1.1"
     # h11 has checked that a length is one number, and that the only coding is `chunked`.
     body_bytes: int | None = None

@@ -704,20 +704,21 @@ def test_a_malformed_request_line_is_rejected(line):
 
 
 @pytest.mark.parametrize(
-    ("target", "path", "query"),
+    ("target", "path", "query", "host"),
     [
-        (b"/", "/", ""),
-        (b"/a%2F?b?c", "/a%2F", "b?c"),
-        (b"//a", "//a", ""),
-        (b"http://other.test/a?b", "/a", "b"),
-        (b"HTTPS://other.test:1/a", "/a", ""),
-        (b"http://other.test", "/", ""),
-        (b"http://other.test?b=/", "/", "b=/"),
+        (b"/", "/", "", "x"),
+        (b"/a%2F?b?c", "/a%2F", "b?c", "x"),
+        (b"//a", "//a", "", "x"),
+        (b"http://other.test/a?b", "/a", "b", "other.test"),
+        (b"HTTPS://other.test:1/a", "/a", "", "other.test:1"),
+        (b"http://other.test", "/", "", "other.test"),
+        (b"http://other.test?b=/", "/", "b=/", "other.test"),
     ],
 )
-def test_the_path_is_taken_from_each_form_of_target(target, path, query):
+def test_path_and_host_are_taken_from_each_form_of_target(target, path, query, host):
+    """The host of a URL has precedence over the header (RFC 9112, section 3.2.2)."""
     request = read(b"", request_line=b"GET " + target + b" HTTP/1.1").request
-    assert (request.path, request.query, request.header("host")) == (path, query, "x")
+    assert (request.path, request.query, request.header("host")) == (path, query, host)
 
 
 def test_a_server_as_a_whole_may_be_asked_for_its_options():
