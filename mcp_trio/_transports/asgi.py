@@ -693,7 +693,10 @@ class AsgiExchange:
             )
 
 
-_CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
+# A browser can send the token of a WebSocket only as a subprotocol.
+_CREDENTIAL_HEADERS: Final = frozenset(
+    {b"authorization", b"proxy-authorization", b"cookie", b"sec-websocket-protocol"}
+)
 _CACHED_BYTES_MAX: Final = 2048
 _cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
 

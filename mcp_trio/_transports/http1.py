@@ -75,7 +75,10 @@ _VARYING: Final = [
 ]
 _LENGTH: Final = re.compile(rb"(?:0|[1-9][0-9]{0,17})(?=\r\n)")
 _CACHED_BYTES_MAX: Final = 2048
-_CREDENTIALS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
+# A browser can send the token of a WebSocket only as a subprotocol.
+_CREDENTIALS: Final = re.compile(
+    rb"\n(?i:authorization|proxy-authorization|cookie|sec-websocket-protocol):"
+)
 
 
 def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int:

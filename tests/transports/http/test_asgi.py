@@ -146,6 +146,7 @@ def test_decoded_headers_are_cached_unless_they_have_credentials():
         (repeated, False),
         ([*plain, (b"authorization", b"Bearer x")], False),
         ([*plain, (b"cookie", b"x")], False),
+        ([*plain, (b"sec-websocket-protocol", b"mcp, mcp.token.eA")], False),
         ([*plain, (b"x", b"x" * 5000)], False),
         ([*plain, (b"x" * 5000, b"x")], False),
     ):

@@ -1070,7 +1070,9 @@ def _by_h11(sent):
     return (data, reader.trailing_data[0]) if isinstance(event, h11.EndOfMessage) else None
 
 
-@pytest.mark.parametrize("field", [b"Authorization", b"COOKIE", b"proxy-authorization"])
+@pytest.mark.parametrize(
+    "field", [b"Authorization", b"COOKIE", b"proxy-authorization", b"Sec-WebSocket-Protocol"]
+)
 def test_headers_with_credentials_are_not_cached(field):
     raw = b"GET / HTTP/1.1\r\nHost: here\r\n" + field + b": s3cret\r\n\r\n"
     before = http1._cached_request.cache_info().currsize
