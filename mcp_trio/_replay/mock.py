@@ -38,6 +38,7 @@ from msgspec import UNSET, Raw
 from mcp_trio._journal.conversation import (
     CANCELLED,
     INPUT_RESPONSES,
+    LISTEN,
     PROGRESS,
     Conversation,
     Id,
@@ -80,6 +81,7 @@ from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_channels import StatelessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -166,15 +168,11 @@ class RequestMatcher:
     def find_repeatable(
         self, method: str, params: Raw | None, user: str | None
     ) -> RecordedMessage | None:
-        """Return the last matching request, found or not, if clients may repeat the method.
-
-        One that was answered comes before one that was not.
-        """
+        """Return the last matching request with a response, if clients may repeat the method."""
         if method not in _REPEATABLE and not method.endswith(_REPEATABLE_SUFFIX):
             return None
         answered = [each for each in self._requests if each.index in self._responses]
-        found = self._first(answered[::-1], method, params, user)
-        return found or self._first(self._requests, method, params, user)
+        return self._first(answered[::-1], method, params, user)
 
     def find_notification(self, method: str, user: str | None) -> RecordedMessage | None:
         """Return the first notification of a method that was not found before."""
@@ -479,15 +477,17 @@ class MockSession:
         recorded = matcher.find(method, params, user)
         if recorded is None and self._repeats:
             recorded = matcher.find_again(method, params, user, self._in_progress)
-        if recorded is not None:
+        repeatable = None
+        if recorded is None or self._lacks_response(recorded):
+            repeatable = matcher.find_repeatable(method, params, user)
+        if repeatable is not None:
+            response = self._recorded.responses[repeatable.index]
+            encoded = encode_recorded_response(response, request.id)
+            self._peer.put(encoded, request.id, is_response=True)
+        elif recorded is not None:
             self._live_requests[recorded.index] = request
             self._in_progress.add(recorded.index)
             self._send_caused_by(recorded, request.id)
-        elif (recorded := matcher.find_repeatable(method, params, user)) is not None:
-            response = self._recorded.responses.get(recorded.index)
-            if response is not None:
-                encoded = encode_recorded_response(response, request.id)
-                self._peer.put(encoded, request.id, is_response=True)
         elif (encoded_response := negotiation_response(self._recorded, request)) is not None:
             self._peer.put(encoded_response, request.id, is_response=True)
         else:
@@ -528,6 +528,7 @@ class MockSession:
             self._send(messages[position])
             position += 1
         else:
+            self._reject_without_response(cause)
             return
         scope = trio.CancelScope()
         if request_id is not None:
@@ -542,10 +543,30 @@ class MockSession:
                     if self._is_paced:
                         await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
                     self._send(messages[each])
+                self._reject_without_response(cause)
             if request_id is not None:
                 self._scopes.pop(request_id, None)
 
         self._nursery.start_soon(send_later)
+
+    def _lacks_response(self, message: RecordedMessage) -> bool:
+        """Return whether the recording ends before the response to a request.
+
+        A request that the recorded client cancelled has none, and a subscription need not end.
+        """
+        index, recorded = message.index, self._recorded
+        is_open = index not in recorded.responses and index not in recorded.cancelled
+        return message.kind == "request" and is_open and message.method != LISTEN
+
+    def _reject_without_response(self, cause: RecordedMessage | None) -> None:
+        """Reject a request without a recorded response; its client would wait for it in vain."""
+        if cause is None or cause.index not in self._in_progress or not self._lacks_response(cause):
+            return
+        self._in_progress.discard(cause.index)
+        request_id = self._live_requests[cause.index].id
+        text = f"the recording has no response to {cause.method} (record {cause.record})"
+        error = encode_error(request_id, INTERNAL_ERROR, f"this is a mock: {text}")
+        self._peer.put(error, request_id, is_response=True)
 
     def _response_awaited_at(
         self, messages: Sequence[RecordedMessage], position: int

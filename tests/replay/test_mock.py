@@ -123,9 +123,29 @@ async def test_lists_and_pings_can_be_repeated(recording_of, connect):
     assert await exchange(peer, {"id": 4, "method": "ping"}) == [result(4)]
 
 
-async def test_a_list_that_was_never_answered_is_not_answered_again(recording_of, connect):
+async def test_a_request_whose_response_was_cut_off_is_rejected(recording_of, connect):
+    path = recording_of(
+        ("C", call(1, _meta={"progressToken": "t"})),
+        ("S", {"id": 5, "method": "ping"}),
+        ("C", result(5)),
+        ("S", note("progress", progressToken="t", progress=1)),
+    )
+    peer = connect(mock_server(path))
+    (asked,) = await exchange(peer, call("live", _meta={"progressToken": 5}))
+    text = "this is a mock: the recording has no response to tools/call (record 1)"
+    rejected = {"id": "live", "error": {"code": -32603, "message": text}}
+    assert await exchange(peer, result(asked["id"])) == [
+        note("progress", progressToken=5, progress=1),
+        rejected,
+    ]
+
+
+async def test_a_list_that_was_never_answered_is_rejected(recording_of, connect):
     peer = connect(mock_server(recording_of(("C", {"id": 1, "method": "tools/list"}))))
-    assert await exchange(peer, *({"id": n, "method": "tools/list"} for n in range(3))) == []
+    answers = await exchange(peer, *({"id": n, "method": "tools/list"} for n in range(2)))
+    texts = [each["error"]["message"] for each in answers]
+    assert texts[0] == "this is a mock: the recording has no response to tools/list (record 1)"
+    assert "was not recorded" in texts[1]
 
 
 async def test_a_repeated_list_gets_the_last_answer_although_a_later_one_was_cut(
@@ -135,7 +155,7 @@ async def test_a_repeated_list_gets_the_last_answer_although_a_later_one_was_cut
     path = recording_of(("C", lists), ("S", result(1, tools=[1])), ("C", {**lists, "id": 2}))
     peer = connect(mock_server(path))
     repeated = [await exchange(peer, {**lists, "id": n}) for n in (1, 2, 3)]
-    assert repeated == [[result(1, tools=[1])], [], [result(3, tools=[1])]]
+    assert repeated == [[result(n, tools=[1])] for n in (1, 2, 3)]
 
 
 async def test_any_client_info_matches_initialize(recording_of, connect):
