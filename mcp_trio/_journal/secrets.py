@@ -25,7 +25,7 @@ import re
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, AnyStr, Final, Generic, cast
 from urllib.parse import quote, unquote
 
 import attrs
@@ -436,6 +436,11 @@ _BASE64_BYTES_MIN: Final = 6
 # texts that contain one of their probes, since that is found much faster.
 _PROBE_CHARS_MIN: Final = 3
 
+# Of more parts of secrets than this, only those are looked for that begin with characters of the
+# text: reading these characters takes about as long as looking for so many parts.
+_PARTS_MANY: Final = 1000
+_START_CHARS_MAX: Final = 3
+
 # Characters that no escape and no text encoding changes.
 _UNCHANGED: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -502,6 +507,39 @@ class KnownSecret:
         return self._pattern
 
 
+class _SecretsByPart(Generic[AnyStr]):
+    """Known secrets by their parts, which are strings that a text with the secret contains.
+
+    Of many parts, only those are looked for whose first characters are in the text.
+    """
+
+    def __init__(self) -> None:
+        self._secrets: dict[AnyStr, list[KnownSecret]] = {}
+        self._by_start: dict[AnyStr, list[AnyStr]] = {}
+        self._start_sizes: set[int] = set()
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+        return len(self._secrets)
+
+    def add(self, part: AnyStr, secret: KnownSecret) -> None:
+        if part not in self._secrets:
+            start = part[:_START_CHARS_MAX]
+            self._start_sizes.add(len(start))
+            self._by_start.setdefault(start, []).append(part)
+        self._secrets.setdefault(part, []).append(secret)
+
+    def found_in(self, text: AnyStr) -> list[KnownSecret]:
+        """Return the secrets with a part in a text; a secret may be in the list twice."""
+        parts: Iterable[AnyStr] = self._secrets
+        if len(self._secrets) > min(len(text), _PARTS_MANY):
+            positions = range(len(text))
+            starts = {text[at : at + size] for size in self._start_sizes for at in positions}
+            known_starts = sorted(start for start in starts if start in self._by_start)
+            parts = [part for start in known_starts for part in self._by_start[start]]
+        return [secret for part in parts if part in text for secret in self._secrets[part]]
+
+
 class KnownSecrets:
     """The known secrets of a recording, and their tokens."""
 
@@ -509,8 +547,9 @@ class KnownSecrets:
         self._tokens: dict[str, str] = {}
         self._all: list[KnownSecret] = []
         self._without_probe: list[KnownSecret] = []
-        self._by_probe: dict[bytes, list[KnownSecret]] = {}
-        self._by_base64: dict[bytes, list[KnownSecret]] = {}
+        self._by_probe = _SecretsByPart[bytes]()
+        self._by_base64 = _SecretsByPart[bytes]()
+        self._by_token = _SecretsByPart[str]()
         self._base64_chars_min = math.inf
 
     def __len__(self) -> int:
@@ -527,6 +566,7 @@ class KnownSecrets:
         for piece, token_piece in _pieces(value, token):
             known = KnownSecret(piece, token_piece, is_word, _encoded(piece, token_piece))
             self._all.append(known)
+            self._by_token.add(token_piece, known)
             # A text may have only the first or the last part of the secret. So there is a probe in
             # the beginning and one in the end, unless they would be too short.
             ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
@@ -535,9 +575,9 @@ class KnownSecrets:
                 self._without_probe.append(known)
                 continue
             for probe in probes:
-                self._by_probe.setdefault(probe.encode(), []).append(known)
+                self._by_probe.add(probe.encode(), known)
             for encoded in known.encoded:
-                self._by_base64.setdefault(encoded.secret_chars.encode(), []).append(known)
+                self._by_base64.add(encoded.secret_chars.encode(), known)
                 self._base64_chars_min = min(self._base64_chars_min, len(encoded.secret_chars))
 
     def token_of(self, value: str) -> str | None:
@@ -552,24 +592,22 @@ class KnownSecrets:
             body = _NEEDLESS.sub(_unescaped, body)
             if _NEEDLESS_INSIDE.search(body):
                 return self._all
-        found = [each for probe, each in self._by_probe.items() if probe in body]
+        found = self._by_probe.found_in(body)
         # With many secrets, look for them only if some run of base64 characters is long enough.
         may_hold_base64 = len(self._by_base64) <= _BASE64_PROBES_FEW
         if not may_hold_base64:
             runs = body.translate(_BASE64_RUNS).split()
             may_hold_base64 = max(map(len, runs), default=0) >= self._base64_chars_min
         if may_hold_base64:
-            found += [each for probe, each in self._by_base64.items() if probe in body]
-        if not found:
-            return self._without_probe
-        return dict.fromkeys(known for each in (*found, self._without_probe) for known in each)
+            found += self._by_base64.found_in(body)
+        return dict.fromkeys((*found, *self._without_probe)) if found else self._without_probe
 
     def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
         """Return the text with the token of each of these secrets in its place."""
         # The longest are replaced first. Tokens that are in the text already take part, and stay as
         # they are, so that no shorter secret is replaced within a token.
         rows = [(len(each.value), each, False) for each in found]
-        rows += [(len(each.token), each, True) for each in self._all if each.token in text]
+        rows += [(len(each.token), each, True) for each in self._by_token.found_in(text)]
         edits: list[_Edit] = []
         is_edited = bytearray(len(text))
         for _, known, is_token in sorted(rows, key=lambda row: row[0], reverse=True):

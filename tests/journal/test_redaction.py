@@ -544,6 +544,35 @@ def test_a_hostile_text_does_not_hold_up_the_session(text):
     assert time.process_time() - begin < 3
 
 
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_many_known_secrets_do_not_slow_down_every_text():
+    known = KnownSecrets()
+    secrets, tokens = ([f"{n:05}-{word}-{n:05}" for n in range(5000)] for word in ("key", "was"))
+    for secret, token in zip(secrets, tokens, strict=True):
+        known.add(secret, token, is_given=True)
+    texts = [secrets[7], *("a text" for _ in range(5000)), tokens[8]]
+    begin = time.process_time()
+    for text in texts:
+        known.found_in(encoded(text))
+    found = known.found_in(encoded(texts))
+    replaced = [known.replaced(text, found) for text in texts]
+    assert time.process_time() - begin < 1.5
+    assert replaced == [tokens[7], *texts[1:]]
+
+
+def test_each_of_many_known_secrets_is_found():
+    known = KnownSecrets()
+    for number in range(1500):
+        known.add(f"{number:04}-key-{number}", f"{number:04}-was-{number}", is_given=True)
+    known.add("q7", "r8", is_given=True)
+    for number in range(0, 1500, 100):
+        secret, token = b"%04d-key-%d" % (number, number), b"%04d-was-%d" % (number, number)
+        text, after = (b" ".join((each, b64encode(b"-" + each))) for each in (secret, token))
+        text = text.decode() + " q7"
+        assert known.replaced(text, known.found_in(encoded(text))) == after.decode() + " r8"
+
+
 # Secrets by name, path, tool schema and text.
 
 
