@@ -346,7 +346,8 @@ class Replayer:
         divergences: The differences from the recording, in the order in which they were found.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
-        has_shut_itself: Whether a session shut down where no shutdown is recorded.
+        divergences_before_shut: How many divergences were found before a session shut down where no
+            shutdown is recorded; None if no session has.
         exit: The `SystemExit` or `KeyboardInterrupt` that ended the session after the last record,
             with its location; empty if there was none.
         last_delivered: The number of the last delivered `in` record.
@@ -380,7 +381,7 @@ class Replayer:
         self.left_out = LeftOutRequests(trace)
         self.is_over = False
         self.continuing: dict[str, str] = {}
-        self.has_shut_itself = False
+        self.divergences_before_shut: int | None = None
         self.exit = ""
         self.last_delivered = 0
         self.untracked_calls: dict[UntrackedCall, None] = {}
@@ -394,6 +395,8 @@ class Replayer:
         self._resumed_index = -1
         # The state at a stop, which the task of this lane reports when it goes on.
         self._stopping: tuple[LaneKey, StoppedReplay] | None = None
+        # Whether a difference has ended the replay. What happens after that does not count.
+        self._has_ended_early = False
         # A lane of a request that waits for a turn after its last record.
         self._lane_without_record: LaneKey | None = None
 
@@ -747,11 +750,14 @@ class Replayer:
 
     def fail(self, problem: str) -> None:
         """End the replay by an error that belongs to no record; earlier divergences stay."""
-        if self.has_shut_itself:
-            # The error has caused the shutdown, and the shutdown has caused the divergences.
-            self.divergences.clear()
-        if not (self.divergences and self.is_over):
-            self.divergences.append(self._divergence_here(None, problem))
+        if self.divergences_before_shut is not None:
+            # The error has caused the shutdown, and the shutdown the divergences after it.
+            del self.divergences[self.divergences_before_shut :]
+            self.divergences_before_shut = None
+        elif self._has_ended_early:
+            return
+        self._has_ended_early = True
+        self.divergences.append(self._divergence_here(None, problem))
         self.finish()
 
     def may_exit_here(self, exception: str) -> bool:
@@ -781,6 +787,7 @@ class Replayer:
             self._report_stop(StoppedReplay(divergence, self._end_at_stop, frames))
         self.divergences.append(divergence)
         if not (self.finds_all and self._leave_out(divergence)):
+            self._has_ended_early = True
             self.finish()
             raise Abort
 

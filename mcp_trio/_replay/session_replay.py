@@ -260,7 +260,8 @@ class SessionReplay(Sequencer):
             replayer.position.consume(index)
             return
         record = replayer.position.record
-        replayer.has_shut_itself = record is None or record.kind != "shut"
+        is_recorded = record is not None and record.kind == "shut"
+        replayer.divergences_before_shut = None if is_recorded else len(replayer.divergences)
         self._compare("shut", None, body)
 
     def _index_of_later_shut(self, body: bytes) -> int | None:

@@ -196,6 +196,17 @@ def test_a_message_with_other_content_does_not_end_its_request(record):
     assert [each.kind for each in found] == ["message"]
 
 
+async def count_and_exit(desk, ctx, key):
+    raise SystemExit(3)
+
+
+def test_an_exit_hides_no_divergence_before_it(record):
+    path = record("sell a", "count", "note")
+    found = find_all(path, lambda: Desk(sell=sell_loudly, count=count_and_exit).server)
+    assert [each.kind for each in found] == ["message", "problem"]
+    assert "SystemExit: 3" in str(found[1])
+
+
 async def note_otherwise(desk, ctx, key):
     await ctx.info("BEGINS")
     await ctx.info("ENDS")
