@@ -127,6 +127,10 @@ _WITH_ARGUMENTS: Final = 1
 # the time of the file, so that the recording is read again next time, perhaps with the key.
 _KEY_MISSING: Final = -1
 
+# The condition, in SQL, that a retention is about a file: it is directly in the folder, and is a
+# recording, or may be one whose key is missing.
+_IS_RETAINED: Final = f"(problem = '' OR changed = {_KEY_MISSING}) AND instr(file, '{os.sep}') = 0"
+
 # The codes of SQLite for a damaged file, without the details in their higher bits.
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -584,8 +588,7 @@ class Catalogue:
         as one that has; it counts as begun at the time of its last change.
         """
         sql = (
-            "SELECT file, size, started FROM recordings WHERE NOT is_open"
-            f" AND (problem = '' OR changed = {_KEY_MISSING}) AND instr(file, '{os.sep}') = 0"
+            f"SELECT file, size, started FROM recordings WHERE NOT is_open AND {_IS_RETAINED}"
             f" ORDER BY changed = {_KEY_MISSING} OR errors > 0"
             " OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
             " started, id"
@@ -594,8 +597,8 @@ class Catalogue:
             return self._database.execute(sql).fetchall()
 
     def total_bytes(self) -> int:
-        """Return the bytes of all recordings, also of those that are still written."""
-        sql = "SELECT coalesce(sum(size), 0) FROM recordings"
+        """Return the bytes of these recordings, and of those that are still written."""
+        sql = f"SELECT coalesce(sum(size), 0) FROM recordings WHERE {_IS_RETAINED}"
         with self._reporting():
             number: int = self._database.execute(sql).fetchone()[0]
         return number

@@ -320,6 +320,17 @@ def test_only_recordings_directly_in_the_folder_are_removed(folder):
     assert files(golden) == ["trip.mcprec.jsonl"]
 
 
+def test_only_recordings_directly_in_the_folder_count(folder):
+    before = files(folder)
+    bytes_max = sum((folder / name).stat().st_size for name in before)
+    golden = folder / "golden"
+    golden.mkdir()
+    shutil.copy(folder / before[1], golden / "trip.mcprec.jsonl")
+    (folder / "notes.mcprec.jsonl").write_text("no recording\n")
+    keeper_of(folder, keep_bytes_max=bytes_max, compress=False).tidy()
+    assert files(folder) == sorted([*before, "notes.mcprec.jsonl"])
+
+
 def test_recordings_are_removed_although_the_catalogue_cannot_be_written(folder, monkeypatch):
     def full(*_args, **_options):
         raise RecordingError("the disk is full")
