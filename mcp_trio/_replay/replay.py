@@ -126,6 +126,7 @@ def replay(
             and has the later ones in `later` with `all_divergences`.
         NothingCompared: The recording holds no request that was answered, except handshakes.
         RecordingError: The file is no recording of a server, or is damaged.
+        TypeError: `server` is no server object.
         ValueError: There is no such mode.
     """
     report = run_replay(
@@ -156,13 +157,19 @@ def run_replay(
 
     Raises:
         RecordingError: The replay cannot stop at that record; or as for `replay`.
+        TypeError: `server` is no server object.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     trace = load_trace(path, runs_lifespans=lifespan is None, rejects_damage=not allow_damaged)
     if stop is not None:
         check_stop(trace, stop)
-    registry = sessions_of(server).registry
+    try:
+        registry = sessions_of(server).registry
+    except AttributeError:
+        kind = type(server).__name__
+        text = f"replay() takes a Server object, not one of type {kind}: {server!r}"
+        raise TypeError(text) from None
     changes = ListedChanges(trace, registry)
     tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
@@ -282,7 +289,7 @@ async def replay_async(
     interrupted, but takes no longer than the recording has records.
 
     Raises:
-        ReplayDivergence, NothingCompared, RecordingError, ValueError: As for `replay`.
+        ReplayDivergence, NothingCompared, RecordingError, TypeError, ValueError: As for `replay`.
     """
     return await trio.to_thread.run_sync(
         functools.partial(

@@ -220,6 +220,7 @@ def sweep(
             and was prevented from it, in the first schedule. For a TARGET, that is
             `SweepUnavailable`.
         SweepUnavailable: This version of Trio, or this process, cannot sweep; the text says why.
+        TypeError: `target` is neither a text nor a function.
         ValueError: `schedules` or `bound` is less than 1; there is no such strategy, or it has no
             seeds.
     """
@@ -228,6 +229,11 @@ def sweep(
     )
     if isinstance(target, str):
         return _sweep_in_subprocess(path, target, options)
+    if not callable(target):
+        raise TypeError(
+            "sweep() takes a TARGET such as 'server.py', or a function that returns a new server"
+            f" for each schedule, not an object of type {type(target).__name__}"
+        )
     trace = _load_trace(path, options)
 
     def run_all(orders: Sequence[tuple[Order, int]]) -> Sequence[ScheduleResult]:

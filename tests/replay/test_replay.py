@@ -42,6 +42,12 @@ def test_a_replay_sends_the_recorded_bytes_in_the_recorded_order(desk, world, pa
     assert replayed.sent_messages == world.sent_frames(path)
 
 
+@pytest.mark.parametrize("target", ["server.py", lambda: None, None])
+def test_what_is_no_server_is_rejected(path, target):
+    with pytest.raises(TypeError, match=r"replay\(\) takes a Server object, not one of type "):
+        replay(path, target)
+
+
 async def test_a_replay_runs_inside_a_trio_program(desk, world, tmp_path):
     path = tmp_path / "a.mcprec.jsonl"
     await trio.to_thread.run_sync(world.record, desk.make_server(), path, desk.talk)

@@ -42,6 +42,11 @@ def test_a_race_is_found(sums, path):
     assert {d.path for d in report.differences} == {"answer $.result.content[0].text"}
 
 
+def test_a_server_in_place_of_a_function_that_makes_one_is_rejected(sums, path):
+    with pytest.raises(TypeError, match="a function that returns a new server for each schedule"):
+        sweep(path, sums.make_server())
+
+
 def test_a_failing_seed_fails_again_alone(sums, path):
     report = sweep(path, sums.make_server, schedules=SCHEDULES)
     seed = report.failing_schedules[0]
