@@ -311,17 +311,15 @@ def divergence_error(*divergences: Divergence) -> ReplayDivergence:
 
     Divergences that differ in the same way, at the same line, share a paragraph of the text.
     """
-    errors = [
-        _error_of(divergence, _origin(divergence, divergences[:index]))
-        for index, divergence in enumerate(divergences)
-    ]
+    keys = [_group_key(divergence) for divergence in divergences]
+    errors = list(map(_error_of, divergences, _origins(divergences, keys)))
     first = errors[0]
     first.later = errors[1:]
     if not first.later:
         return first
     alike: dict[object, list[int]] = {}
-    for index, divergence in enumerate(divergences):
-        alike.setdefault(_group_key(divergence), []).append(index)
+    for index, key in enumerate(keys):
+        alike.setdefault(key, []).append(index)
     paragraphs: list[str] = []
     for shown, *others in alike.values():
         rows: list[tuple[str, str]] = []
@@ -406,29 +404,37 @@ def report_text(headline: str, rows: Iterable[tuple[str, str]]) -> str:
 # Several divergences.
 
 
-def _origin(divergence: Divergence, earlier: Sequence[Divergence]) -> tuple[int, str] | None:
-    """Return the record of an earlier divergence from which this one may follow, and a text.
+def _origins(
+    divergences: Sequence[Divergence], keys: Sequence[object]
+) -> list[tuple[int, str] | None]:
+    """Return for each divergence the record of an earlier one from which it may follow, and a text.
 
-    One of another request that differs in the same way has the same cause, and does not follow.
+    One of another request that differs in the same way, so that their `keys` are equal, has the
+    same cause, and does not follow.
     """
-    lane, key = divergence.acting_lane, _group_key(divergence)
-    for index, each in enumerate(earlier):
-        if _group_key(each) == key:
-            return _origin(each, earlier[:index])
-    for each in reversed(earlier):
-        other = each.acting_lane
-        if lane is not None and other is not None and request_lane(lane) == request_lane(other):
-            return each.number, f"perhaps from record {each.number}, at which this request diverged"
-    for each in earlier:
-        other = each.acting_lane
-        if other is not None and not each.differs_in_values_only:
-            call = call_text(request_data(each.trace.journal, other[1]))
+    origins: list[tuple[int, str] | None] = []
+    by_key: dict[object, tuple[int, str] | None] = {}
+    by_request: dict[LaneKey, tuple[int, str]] = {}
+    of_first_left_out: tuple[int, str] | None = None
+    for each, key in zip(divergences, keys, strict=True):
+        lane, number = each.acting_lane, each.number
+        request = None if lane is None else request_lane(lane)
+        if key not in by_key:
+            in_request = None if request is None else by_request.get(request)
+            by_key[key] = in_request or of_first_left_out
+        origins.append(by_key[key])
+        if request is None:
+            continue
+        text = f"perhaps from record {number}, at which this request diverged"
+        by_request[request] = number, text
+        if of_first_left_out is None and not each.differs_in_values_only:
+            call = call_text(request_data(each.trace.journal, request[1]))
             text = (
-                f"perhaps from record {each.number}: from there on the replay goes on without"
-                f" {call and f'{call}, '}lane {lane_text(request_lane(other))}"
+                f"perhaps from record {number}: from there on the replay goes on without"
+                f" {call and f'{call}, '}lane {lane_text(request)}"
             )
-            return each.number, text
-    return None
+            of_first_left_out = number, text
+    return origins
 
 
 def _group_key(divergence: Divergence) -> object:
@@ -675,12 +681,14 @@ def _failure_cause(divergence: Divergence) -> str:
 
 def _lost_exception_cause(divergence: Divergence) -> str:
     for record in reversed(divergence.trace.journal[: divergence.index]):
-        if record.lane is None or not divergence.is_of_request(record.lane):
+        if record.kind not in {"err", "val"} or record.lane is None:
+            continue
+        if not divergence.is_of_request(record.lane):
             continue
         error: bytes | None = None
         if record.kind == "err":
             error = body_bytes(record)
-        elif record.kind == "val":
+        else:
             value_error = decode_body(record, ValueBody).error
             error = None if value_error is msgspec.UNSET else encode_body(value_error)
         lost = losses(error) if error is not None and error.startswith(b"{") else []

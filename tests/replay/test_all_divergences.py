@@ -1,6 +1,7 @@
 """Replays that go on after a divergence, and find the first one of each request."""
 
 import logging
+import time
 from collections import Counter
 from functools import partial
 
@@ -205,6 +206,32 @@ def test_an_exit_hides_no_divergence_before_it(record):
     found = find_all(path, lambda: Desk(sell=sell_loudly, count=count_and_exit).server)
     assert [each.kind for each in found] == ["message", "problem"]
     assert "SystemExit: 3" in str(found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_many_requests_that_all_differ_in_another_way_are_reported_soon(world, tmp_path):
+    def make_server(value):
+        server = Server("values")
+
+        @server.tool
+        async def values(key: str) -> dict[str, int]:
+            return {key: value}
+
+        return server
+
+    async def client(peer, _session):
+        await peer.handshake(protocol_version="2025-06-18")
+        for number in range(600):
+            await peer.send(call(number, "values", arguments={"key": f"k{number}"}))
+            await peer.receive()
+
+    path = world.record(make_server(1), tmp_path / "values.mcprec.jsonl", client)
+    begin = time.process_time()
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server(2), all_divergences=True)
+    assert time.process_time() - begin < 3
+    assert len(caught.value.later) == 599
 
 
 async def note_otherwise(desk, ctx, key):
