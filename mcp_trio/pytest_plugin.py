@@ -275,9 +275,8 @@ class Replay:
                 raise AssertionError(str(inputs_report))
             return inputs_report
         target = self._target(server) if isinstance(server, str) else server
-        report = _replay_or_fail(
-            file, target, mode, allow_damaged=allow_damaged, all_divergences=all_divergences
-        )
+        options = {"allow_damaged": allow_damaged, "all_divergences": all_divergences}
+        report = _or_fail(partial(_replay, file, target, mode, **options))
         if repeat:
             _replay_repeatedly(file, target, mode, repeat, allow_damaged=allow_damaged)
         for untracked_call in report.untracked_calls:
@@ -443,7 +442,7 @@ class RecordedClient:
         """
         __tracebackhide__ = True
         from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
-        from mcp_trio.recording import replay_async, replay_live_async
+        from mcp_trio.recording import replay_live_async
 
         if self._mode == "all":
             return True
@@ -458,12 +457,12 @@ class RecordedClient:
             try:
                 if self._server is None:
                     return not (await replay_live_async(self._path, self._target)).is_same
-                await replay_async(self._path, self._server)
+                _replay(self._path, self._server, "strict")
             except (NothingCompared, RecordingError, ReplayDivergence):
                 return True
             return False
         if self._server is not None:
-            _replay_or_fail(self._path, self._server, "strict")
+            _or_fail(partial(_replay, self._path, self._server, "strict"))
         return False
 
 
@@ -485,7 +484,7 @@ class _RecordingServer:
 # Failing the test.
 
 
-def _replay_or_fail(
+def _replay(
     path: Path,
     server: "Server | str",
     mode: Literal["strict", "outbound"],
@@ -493,7 +492,7 @@ def _replay_or_fail(
     allow_damaged: bool = False,
     all_divergences: bool = False,
 ) -> "ReplayReport":
-    __tracebackhide__ = True
+    """Replay a recording as `replay` does, if possible against a server that is imported anew."""
     from mcp_trio.recording import replay
 
     def work(fresh: "Server") -> "ReplayReport":
@@ -501,7 +500,7 @@ def _replay_or_fail(
             path, fresh, mode=mode, allow_damaged=allow_damaged, all_divergences=all_divergences
         )
 
-    return _or_fail(lambda: _outside_trio(partial(_with_fresh_server, server, work)))
+    return _outside_trio(partial(_with_fresh_server, server, work))
 
 
 def _with_fresh_server(server: "Server | str", work: "Callable[[Server], Result]") -> Result:

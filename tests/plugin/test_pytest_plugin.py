@@ -483,6 +483,33 @@ def test_new_replaces_outdated_recordings(desk, recordings, test):
     assert b"Goodbye, Ada" in path.read_bytes()
 
 
+@pytest.mark.slow
+def test_new_replaces_recordings_that_depend_on_an_earlier_test(desk):
+    counter = """
+        from mcp_trio import Server
+
+        server, numbers = Server("counter"), []
+
+        @server.tool
+        async def count() -> int:
+            numbers.append(1)
+            return len(numbers)
+    """
+    test = """
+        import pytest
+        from counter import server
+
+        @pytest.mark.parametrize("number", [1, 2])
+        async def test_count(mcp_recorder, number):
+            async with mcp_recorder(server) as client:
+                await client.call_tool("count")
+    """
+    outcome(run(desk, "--mcp-record=once", counter=counter, test_it=test), passed=2)
+    outcome(run(desk), passed=1, failed=1)
+    outcome(run(desk, "--mcp-record=new"), passed=2)
+    outcome(run(desk), passed=2)
+
+
 @pytest.mark.usefixtures("findable")
 def test_all_replaces_every_recording(desk, recordings):
     outcome(run_recorded(desk, "once", RECORDED), passed=1)
