@@ -336,6 +336,14 @@ class Conversation:
         found = (each.request_index for each in self.messages if each.method == CANCELLED)
         return frozenset(index for index in found if index is not None)
 
+    def lacks_response(self, request: RecordedMessage) -> bool:
+        """Return whether the recording ends before the response to a request.
+
+        A request that was cancelled has none, and a subscription need not end.
+        """
+        is_open = request.index not in self.responses and request.index not in self.cancelled
+        return is_open and request.method != LISTEN
+
     @cached_property
     def stateless_request(self) -> RecordedMessage | None:
         """The last request of a stateless client; None if all of the session was legacy."""

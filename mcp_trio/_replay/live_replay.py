@@ -755,6 +755,8 @@ class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
         unsent: The number of the client's messages that were not sent, because the live server did
             not make the requests that they answer, or was lost.
         unreadable: The number of recorded messages that are invalid, which are not sent.
+        uncompared: The number of recorded requests to which the recording has no response, because
+            it ends before, so that the live response is not compared.
     """
 
     requests: int
@@ -763,6 +765,7 @@ class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
     ignored: int
     unsent: int
     unreadable: int
+    uncompared: int = 0
 
     @property
     def is_same(self) -> bool:
@@ -777,6 +780,7 @@ class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
             "ignored": self.ignored,
             "client messages not sent": self.unsent,
             "recorded messages invalid": self.unreadable,
+            "without a recorded response": self.uncompared,
         }
         return ", ".join(
             [
@@ -834,13 +838,15 @@ class Comparison:
                     subject = message.method
             self._add("extra", subject)
         of_client = (each for each in matcher.recorded.messages if each.sender == "client")
+        requests = matcher.recorded.of("client", "request")
         return InputsReport(
-            requests=len(matcher.recorded.of("client", "request")),
+            requests=len(requests),
             answered=len(matcher.responses),
             differences=tuple(self._found),
             ignored=self._ignored_count,
             unsent=sum(each.index not in matcher.sent for each in of_client),
             unreadable=matcher.recorded.unreadable,
+            uncompared=sum(map(matcher.recorded.lacks_response, requests)),
         )
 
     def _compare_responses(self) -> None:

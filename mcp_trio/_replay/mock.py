@@ -38,7 +38,6 @@ from msgspec import UNSET, Raw
 from mcp_trio._journal.conversation import (
     CANCELLED,
     INPUT_RESPONSES,
-    LISTEN,
     PROGRESS,
     Conversation,
     Id,
@@ -478,7 +477,7 @@ class MockSession:
         if recorded is None and self._repeats:
             recorded = matcher.find_again(method, params, user, self._in_progress)
         repeatable = None
-        if recorded is None or self._lacks_response(recorded):
+        if recorded is None or self._recorded.lacks_response(recorded):
             repeatable = matcher.find_repeatable(method, params, user)
         if repeatable is not None:
             response = self._recorded.responses[repeatable.index]
@@ -549,18 +548,11 @@ class MockSession:
 
         self._nursery.start_soon(send_later)
 
-    def _lacks_response(self, message: RecordedMessage) -> bool:
-        """Return whether the recording ends before the response to a request.
-
-        A request that the recorded client cancelled has none, and a subscription need not end.
-        """
-        index, recorded = message.index, self._recorded
-        is_open = index not in recorded.responses and index not in recorded.cancelled
-        return message.kind == "request" and is_open and message.method != LISTEN
-
     def _reject_without_response(self, cause: RecordedMessage | None) -> None:
         """Reject a request without a recorded response; its client would wait for it in vain."""
-        if cause is None or cause.index not in self._in_progress or not self._lacks_response(cause):
+        if cause is None or cause.index not in self._in_progress:
+            return
+        if not self._recorded.lacks_response(cause):
             return
         self._in_progress.discard(cause.index)
         request_id = self._live_requests[cause.index].id

@@ -371,6 +371,23 @@ async def test_invalid_recorded_messages_are_not_sent(recording_of, scripted):
     assert str(report).endswith("1 recorded messages invalid")
 
 
+async def test_requests_without_a_recorded_response_are_counted(recording_of, scripted):
+    async def script(peer):
+        for number in (0, 2, 3):
+            await answer(peer, n=number)
+
+    path = recording_of(
+        ("C", call(1)),
+        ("S", result(1, n=0)),
+        ("C", call(2)),
+        ("C", note("cancelled", requestId=2)),
+        ("C", call(3)),
+    )
+    report = await mock_client(path, scripted(script))
+    assert report.uncompared == 1
+    assert "1 without a recorded response" in report.summary
+
+
 async def test_a_command_that_cannot_be_started_raises(recording_of):
     with pytest.raises(ConnectionLost, match="cannot start"):
         await replay_live_async(recording_of(("C", call(1))), ["/no/such/program"])
