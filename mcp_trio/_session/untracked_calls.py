@@ -505,8 +505,7 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
         return  # At an import, only calls of the user's own modules count.
     index = rule.target
     target = "" if index is None or index >= len(arguments) else _target(arguments[index])
-    # Reading a file of Python or of a library does not count.
-    if target is None or (not rule.changes_outside and target and owner_of(target) != "user"):
+    if target is None or (target and not rule.changes_outside and _is_installed(target)):
         return
     watch.report(
         UntrackedCall(
@@ -518,6 +517,17 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
             target=target,
         )
     )
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file is one of Python, of a library, or of the system's time zones.
+
+    Reading it does not count. `zoneinfo` opens the file of a time zone in C, without a frame.
+    """
+    zoneinfo = sys.modules.get("zoneinfo")
+    if zoneinfo is not None and zoneinfo.TZPATH and file.startswith(tuple(zoneinfo.TZPATH)):
+        return True
+    return owner_of(file) != "user"
 
 
 def _target(value: object) -> str | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from random import random as number_below_one
 from time import time as wall
 from uuid import uuid4 as new_id
+from zoneinfo import ZoneInfo
 
 import pytest
 import trio
@@ -234,6 +235,15 @@ def test_files_of_the_interpreter_are_not_listed(recorded):
         return len(Path(hashlib.__file__).read_text()) + len(Path(trio.__file__).read_text())
 
     path, folder, _ = recorded(source)
+    assert replay(path, server_of(source, folder)).untracked_calls == ()
+
+
+def test_files_of_time_zones_are_not_listed(recorded):
+    def source(folder):
+        return ZoneInfo.no_cache("Europe/Oslo").key
+
+    path, folder, result = recorded(source)
+    assert result.content[0].text == "Europe/Oslo"
     assert replay(path, server_of(source, folder)).untracked_calls == ()
 
 
