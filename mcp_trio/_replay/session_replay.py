@@ -425,8 +425,11 @@ class OutboundReplayer(Replayer):
     is_strict = False
 
     def is_uncompared(self) -> bool:
-        """Return whether the record at the position is not compared."""
-        return self.position.index in self._uncompared
+        """Return whether the record at the position is not compared.
+
+        False where records are missing before it, which nothing can pass.
+        """
+        return self.position.index in self._uncompared and not self.position.is_at_missing
 
     @cached_property
     def _uncompared(self) -> set[int]:

@@ -419,6 +419,42 @@ def test_a_deadline_before_a_record_wakes_its_task_before(world, tmp_path):
     assert replay(paused, server, allow_damaged=True).is_complete
 
 
+def test_an_outbound_replay_ends_whichever_line_is_missing(world, tmp_path):
+    @effect
+    async def fetch(key: str) -> int:
+        await trio.sleep(0.001)
+        return len(key)
+
+    server = Server("missing")
+
+    @server.tool
+    async def ask(*, ctx: Context) -> int:
+        return len(await ctx.list_roots())
+
+    @server.tool
+    async def fetch_both(*, ctx: Context) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch, "a")
+            nursery.start_soon(fetch, "b")
+
+    async def client(peer, _session):
+        await peer.handshake(capabilities={"roots": {}})
+        await peer.send(call(1, "ask"), call(2, "fetch_both"))
+        await peer.send_result(await peer.receive(), {"roots": []})
+        await peer.receive_many(2)
+
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", client)
+    requests = [place for place, r in enumerate(world.records(path)) if r["k"] == "in"][2:4]
+    for place in range(requests[-1] + 1, len(world.records(path)) - 1):
+
+        def remove(lines, place=place):
+            del lines[place]
+
+        changed = world.rewrite(path, tmp_path / "b.mcprec.jsonl", remove)
+        with pytest.raises(ReplayDivergence):
+            replay(changed, server, mode="outbound", allow_damaged=True)
+
+
 def test_a_task_woken_by_an_event_finds_the_recorded_time(world, tmp_path):
     """The clock reaches the recorded time although no deadline is near."""
     server = Server("timing")
