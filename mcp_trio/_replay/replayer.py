@@ -44,7 +44,7 @@ difference the request is left out from there on (`LeftOutRequests`), and the ot
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, cast
 
 import attrs
 import msgspec
@@ -451,8 +451,10 @@ class Replayer:
                 if lifespan.variables is None:  # It still runs the code before its `yield`.
                     self.diverge(self.additional_operation((channel, LIFESPAN_LANE)))
             self.position.advance()
-            value: Any = decode_body(record, MarkBody).value
-            transport: str = value.get("transport", "") if isinstance(value, dict) else ""
+            value = decode_body(record, MarkBody).value
+            transport: str = ""
+            if isinstance(value, dict):
+                transport = cast("dict[str, Any]", value).get("transport", "")
             self.sessions[record.channel] = await begin(record.channel, lifespan, transport)
         elif mark == LIFESPAN_MARK:
             self.position.advance()

@@ -374,7 +374,7 @@ def is_typed_dict(kind: Any) -> bool:
 
     pydantic demands the latter before Python 3.12, and `typing.is_typeddict` does not know it.
     """
-    return inspect.isclass(kind) and issubclass(kind, dict) and hasattr(kind, "__required_keys__")
+    return isinstance(kind, type) and dict in kind.__mro__ and hasattr(kind, "__required_keys__")
 
 
 def is_named_tuple(kind: Any) -> bool:

@@ -589,7 +589,8 @@ def _with_sorted_sets(plain: Any, value: Any) -> Any:
         items = [*map(_with_sorted_sets, plain, value)]
         return sorted(items, key=msgspec.json.encode) if is_set else items
     if plain.__class__ is dict and hasattr(value, "model_fields_set"):
-        aliases = {name: it.serialization_alias for name, it in kind.model_fields.items()}
+        fields: dict[str, Any] = value.__class__.model_fields
+        aliases = {name: it.serialization_alias for name, it in fields.items()}
         members = {aliases.get(name) or name: member for name, member in value}
         return {key: _with_sorted_sets(it, members.get(key)) for key, it in plain.items()}
     if plain.__class__ is kind is dict and len(plain) == len(value):
