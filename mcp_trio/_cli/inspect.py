@@ -65,6 +65,9 @@ async def fetch_facts(client: "Client") -> ServerFacts:
 _ARGUMENT_COLUMNS: Final = ("argument", "type", "required", "default", "description")
 _RESULT_COLUMNS: Final = ("result", *_ARGUMENT_COLUMNS[1:])
 
+# Schemas that refer to each other can be followed in far more ways than there are schemas.
+_SCHEMAS_MAX: Final = 2000
+
 # Keywords of JSON Schema that bound a value, and how a type shows them.
 _BOUNDS: Final[Mapping[str, str]] = {
     "format": "{}",
@@ -116,14 +119,17 @@ def print_page(console: "Console", facts: ServerFacts) -> None:
 def _print_tool(console: "Console", tool: "Tool") -> None:
     _print(console, tool.name, style="bold cyan")
     _print(console, tool.title, tool.description, indent=2)
-    _print_table(console, _ARGUMENT_COLUMNS, list(argument_rows(tool.input_schema)))
+    budget = schema_budget()
+    _print_table(console, _ARGUMENT_COLUMNS, list(argument_rows(tool.input_schema, budget)))
     if tool.output_schema is not None:
         schema = tool.output_schema
-        rows = [*_rows_inside(schema, schema, "")]
+        rows = [*_rows_inside(schema, schema, budget, "")]
         if not properties_of(schema):  # the result as a whole has a type
             text = str(schema.get("description", ""))
-            rows.insert(0, ("", type_text(schema, schema), "", "", text))
+            rows.insert(0, ("", type_text(schema, schema, budget), "", "", text))
         _print_table(console, _RESULT_COLUMNS, rows)
+    if next(budget, None) is None:
+        _print(console, "the schemas are too large to be shown completely: see --json", indent=2)
     _print_members(console, "annotations", tool.annotations)
     _print_members(console, "execution", tool.execution)
     _print_members(console, "_meta", tool.meta)
@@ -183,8 +189,14 @@ def _print_members(console: "Console", name: str, value: object) -> None:
 # The arguments of a tool, from its JSON Schema. As in `call`, a schema may contain anything.
 
 
+def schema_budget() -> Iterator[int]:
+    """Return an iterator with an item for each schema of a tool that may be shown."""
+    return iter(range(_SCHEMAS_MAX))
+
+
 def argument_rows(
     schema: Mapping[str, Any],
+    budget: Iterator[int],
     root: Mapping[str, Any] | None = None,
     path: str = "",
     outer: Sequence[str] = (),
@@ -192,8 +204,9 @@ def argument_rows(
     """Yield name, type, "yes" or "no" for required, default and description of each argument.
 
     The members of an object follow it, as `point.x`, and those of the objects of an array, as
-    `points[].x`. Those of a schema that contains itself follow once. `outer` has an item for each
-    schema that this one is inside of: the reference to it, if there is one.
+    `points[].x`. Those of a schema that contains itself follow once, and none when the budget is
+    used up. `outer` has an item for each schema that this one is inside of: the reference to it, if
+    there is one.
     """
     root = schema if root is None else root
     required = array_items(schema.get("required"))
@@ -201,44 +214,54 @@ def argument_rows(
         # The members beside a `$ref`, such as a description, go before those that it refers to.
         members = {**resolved(argument, root), **members_of(argument)}
         default = json_text(members["default"]) if "default" in members else ""
-        description = members.get("description") or members.get("title") or ""
+        text = str(members.get("description") or members.get("title") or "")
         is_required = "yes" if name in required else "no"
-        yield f"{path}{name}", type_text(argument, root), is_required, default, str(description)
-        yield from _rows_inside(argument, root, f"{path}{name}", outer)
+        yield f"{path}{name}", type_text(argument, root, budget), is_required, default, text
+        yield from _rows_inside(argument, root, budget, f"{path}{name}", outer)
 
 
 def _rows_inside(
-    schema: object, root: Mapping[str, Any], path: str, outer: Sequence[str] = ()
+    schema: object,
+    root: Mapping[str, Any],
+    budget: Iterator[int],
+    path: str,
+    outer: Sequence[str] = (),
 ) -> Iterator[tuple[str, str, str, str, str]]:
     reference = str(members_of(schema).get("$ref", ""))
     if len(outer) >= SCHEMA_DEPTH_MAX or (reference and reference in outer):
         return
+    if next(budget, None) is None:
+        return
     outer = (*outer, reference)
     members = resolved(schema, root)
     if properties_of(members):
-        yield from argument_rows(members, root, f"{path}." if path else "", outer)
+        yield from argument_rows(members, budget, root, f"{path}." if path else "", outer)
     elif "items" in members:
-        yield from _rows_inside(members["items"], root, f"{path}[]", outer)
+        yield from _rows_inside(members["items"], root, budget, f"{path}[]", outer)
     else:
         for alternative in alternatives(members):
-            yield from _rows_inside(alternative, root, path, outer)
+            yield from _rows_inside(alternative, root, budget, path, outer)
 
 
-def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
+def type_text(
+    schema: object, root: Mapping[str, Any], budget: Iterator[int], depth: int = 0
+) -> str:
     """Return the type that a schema inside of `root` describes, such as `integer, >= 1`."""
-    members = resolved(schema, root)
-    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
+    # A schema that contains itself exceeds the depth.
+    if depth > SCHEMA_DEPTH_MAX or next(budget, None) is None:
         return "any"
+    members = resolved(schema, root)
     if "const" in members:
         return json_text(members["const"])
     if values := array_items(members.get("enum")):
         return " | ".join(map(json_text, values))
     if schemas := alternatives(members):
-        return " | ".join(dict.fromkeys(type_text(each, root, depth + 1) for each in schemas))
+        texts = (type_text(each, root, budget, depth + 1) for each in schemas)
+        return " | ".join(dict.fromkeys(texts))
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else array_items(declared)
     if "array" in names and members_of(members.get("items")):
-        item = type_text(members["items"], root, depth + 1)
+        item = type_text(members["items"], root, budget, depth + 1)
         names = [f"array of {item}" if name == "array" else name for name in names]
     bounds = [text.format(members[key]) for key, text in _BOUNDS.items() if key in members]
     return ", ".join([" | ".join(map(str, names)) or "any", *bounds])

@@ -46,16 +46,23 @@ def arguments_with_types(schema: Mapping[str, Any]) -> str:
     return " ".join(texts)
 
 
-def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+def schema_types(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     """Return the types that a schema inside of `root` allows; none if it does not restrict them."""
-    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
-        return frozenset()
-    members = resolved(schema, root)
-    declared = members.get("type")
-    names = [declared] if isinstance(declared, str) else array_items(declared)
-    types = frozenset(map(str, names))
-    types = types.union(*(TYPE_NAMES[type(value)] for value in listed_values(members)))
-    return types.union(*(schema_types(each, root, depth + 1) for each in alternatives(members)))
+    types: set[str] = set()
+    # By identity: a union may contain itself, or the same schema in many places.
+    followed: dict[int, Mapping[str, Any]] = {}
+    waiting = [schema]
+    while waiting:
+        members = resolved(waiting.pop(), root)
+        if id(members) in followed:
+            continue
+        followed[id(members)] = members
+        declared = members.get("type")
+        names = [declared] if isinstance(declared, str) else array_items(declared)
+        types.update(map(str, names))
+        types.update(*(TYPE_NAMES[type(value)] for value in listed_values(members)))
+        waiting += alternatives(members)
+    return frozenset(types)
 
 
 def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:

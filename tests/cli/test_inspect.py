@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._cli.inspect import argument_rows, type_text
+from mcp_trio._cli.inspect import argument_rows, schema_budget, type_text
 
 SOME = Path(__file__).with_name("some_server.py")
 ODD = ["--", sys.executable, str(Path(__file__).with_name("odd_server.py"))]
@@ -132,12 +132,12 @@ def test_the_items_in_the_json_are_as_the_server_sent_them(invoke):
 )
 def test_types_are_written_in_words(schema, text):
     root = {"$defs": {"Day": {"type": "integer"}, "Loop": {"$ref": "#/$defs/Loop"}}}
-    assert type_text(schema, root) == text
+    assert type_text(schema, root, schema_budget()) == text
 
 
 def test_a_schema_that_contains_itself_ends():
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
-    rows = list(argument_rows({**node, "$defs": {"Node": node}}))
+    rows = list(argument_rows({**node, "$defs": {"Node": node}}, schema_budget()))
     assert [row[0] for row in rows] == ["next", "next.next"]
 
 
@@ -146,8 +146,37 @@ def test_a_schema_that_contains_itself_in_many_places_is_listed_once():
     members = {name: {"$ref": "#/$defs/Schema"} for name in names}
     members["allOf"] = {"type": "array", "items": {"$ref": "#/$defs/Schema"}}
     schema = {"type": "object", "properties": members}
-    rows = argument_rows({"properties": {"a": schema}, "$defs": {"Schema": schema}})
+    root = {"properties": {"a": schema}, "$defs": {"Schema": schema}}
+    rows = argument_rows(root, schema_budget())
     assert sum(1 for _ in rows) == 1 + len(members) * (1 + len(members))
+
+
+# There are more than 10 ** 10 ways of seven references.
+NAMES = [f"T{number}" for number in range(30)]
+REFERENCES = [{"$ref": f"#/$defs/{name}"} for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        {"anyOf": REFERENCES},
+        {"type": "array", "items": {"oneOf": REFERENCES}},
+        {"type": "object", "properties": dict(zip(NAMES, REFERENCES, strict=True))},
+    ],
+)
+def test_schemas_that_refer_to_each_other_are_shown_in_part(invoke, tmp_path, each):
+    schema = {"type": "object", "properties": {"a": REFERENCES[0], "b": {"type": "string"}}}
+    schema["$defs"] = dict.fromkeys(NAMES, each)
+    (tmp_path / "tangled.py").write_text(
+        "from mcp_trio import Server\n"
+        "server = Server('tangled', version='1')\n"
+        f"@server.tool(input_schema={schema})\n"
+        "def tool(arguments): ...\n"
+    )
+    lines = lines_of_page(invoke, tmp_path / "tangled.py")
+    assert any(line.startswith("  b ") for line in lines)
+    assert lines[-1] == "  the schemas are too large to be shown completely: see --json"
+    assert "[b=string]" in invoke("list", tmp_path / "tangled.py").stdout
 
 
 def test_a_description_beside_a_reference_counts():
@@ -155,7 +184,7 @@ def test_a_description_beside_a_reference_counts():
         "properties": {"day": {"$ref": "#/$defs/Day", "description": "near"}},
         "$defs": {"Day": {"type": "integer", "description": "far", "default": 3}},
     }
-    assert list(argument_rows(schema)) == [("day", "integer", "no", "3", "near")]
+    assert list(argument_rows(schema, schema_budget())) == [("day", "integer", "no", "3", "near")]
 
 
 JSON_VALUES = st.recursive(
@@ -176,5 +205,5 @@ JSON_VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["properties", "required", "$defs"]), JSON_VALUES))
 def test_any_schema_can_be_shown(schema):
-    for row in argument_rows(schema):
+    for row in argument_rows(schema, schema_budget()):
         assert all(isinstance(cell, str) for cell in row)
