@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from mcp_trio.errors import ConfigError
+
 # The numbers, by POSIX, of two signals that `signal` lacks on Windows. There, `os.kill` ends a
 # process with such a number as its exit status.
 SIGHUP: Final = 1
@@ -132,14 +134,32 @@ def open_process_end(pid: int) -> int | None:
     return None
 
 
+def home_folder() -> Path:
+    """Return the user's home folder.
+
+    Raises:
+        ConfigError: There is none, as for the user of some containers.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        variable = "USERPROFILE" if sys.platform == "win32" else "HOME"
+        raise ConfigError(
+            f"this user has no home folder: set the environment variable {variable}"
+        ) from None
+
+
 def state_folder() -> Path:
     """Return the folder for this program in the user's state directory.
 
     https://specifications.freedesktop.org/basedir-spec/latest/
+
+    Raises:
+        ConfigError: Neither a variable nor the user's home folder names it.
     """
     variable = os.environ.get("XDG_STATE_HOME", "")
     if Path(variable).is_absolute():
         return Path(variable) / "mcp-trio"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "mcp-trio"
-    return Path.home() / ".local" / "state" / "mcp-trio"
+        return home_folder() / "Library" / "Application Support" / "mcp-trio"
+    return home_folder() / ".local" / "state" / "mcp-trio"

@@ -13,7 +13,8 @@ import trio
 
 from mcp_trio import Client
 from mcp_trio._replay import targets
-from mcp_trio._system import state_folder
+from mcp_trio._system import home_folder, state_folder
+from mcp_trio.errors import ConfigError
 from mcp_trio.recording import replay
 
 ANOTHER_SYSTEM = Path(__file__).with_name("another_system.py")
@@ -198,3 +199,12 @@ def test_the_users_state_directory(monkeypatch, tmp_path, platform, variable, ex
     monkeypatch.setenv("XDG_STATE_HOME", variable)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert str(state_folder()) == expected.format(home=tmp_path)
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch):
+    for variable in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # as in a container, no such user is known
+    for function in (home_folder, state_folder):
+        with pytest.raises(ConfigError, match="set the environment variable HOME"):
+            function()

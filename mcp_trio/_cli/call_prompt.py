@@ -66,7 +66,7 @@ from mcp_trio._client.client import Client
 from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._system import state_folder
-from mcp_trio.errors import MCPError
+from mcp_trio.errors import ConfigError, MCPError
 from mcp_trio.types import ElicitParams, ElicitResult
 
 if TYPE_CHECKING:
@@ -529,14 +529,15 @@ def _editing(candidates: Callable[[str], list[str]]) -> Generator[None]:
     readline.set_completer_delims(" \t\n")
     is_libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
-    file = state_folder() / "history"
-    with contextlib.suppress(OSError):  # there is no history yet
-        readline.read_history_file(file)
+    with contextlib.suppress(OSError, ConfigError):  # there is no history yet, or no home folder
+        readline.read_history_file(state_folder() / "history")
     try:
         yield
     finally:
         readline.set_completer(None)
-        with contextlib.suppress(OSError):  # a history that cannot be kept is no reason to fail
+        # A history that cannot be kept is no reason to fail.
+        with contextlib.suppress(OSError, ConfigError):
+            file = state_folder() / "history"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch(mode=0o600)  # arguments may be secrets
             readline.set_history_length(_HISTORY_LINES)

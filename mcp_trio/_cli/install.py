@@ -23,6 +23,7 @@ from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import UNUSABLE_STATUS, load_server
 from mcp_trio._cli.output import echo_error, echo_text, printable, prints_to_stderr
 from mcp_trio._protocol.suggestions import did_you_mean
+from mcp_trio._system import home_folder
 from mcp_trio.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -625,7 +626,7 @@ def _location(host: Host, scope: Scope, config: str | None) -> Location:
         file = Path(config).absolute()
         return Location(file, file.parent)
     if scope == "user":
-        return user_location(host, sys.platform, Path.home(), os.environ)
+        return user_location(host, sys.platform, home_folder(), os.environ)
     if host.project_file is None:
         raise click.UsageError(f"{host.title} has no configuration file in projects")
     return Location(Path(host.project_file).absolute(), Path.cwd())

@@ -239,6 +239,13 @@ def test_a_host_that_is_not_installed_is_refused_in_one_line(invoke, folder):
     assert servers_in(folder / "mcp.json")["weather"]["type"] == "stdio"
 
 
+def test_a_user_without_a_home_folder_has_to_name_one(invoke, folder, monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # no user with this id is known
+    shown = invoke("install", "server.py", *HOST)
+    assert error_of(shown) == "this user has no home folder: set the environment variable HOME"
+
+
 def test_another_entry_of_the_name_is_replaced_only_with_force(invoke, folder, file):
     other = {"command": "other", "args": ["-v"], "env": {"KEY": "hidden"}}
     file.write_text(json.dumps({"mcpServers": {"weather": other, "last": {}}, "x": 1}))
