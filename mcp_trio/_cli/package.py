@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from email.utils import parseaddr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
@@ -44,6 +44,31 @@ _FORGES: Final[Mapping[str, str]] = {"github.com": "github", "gitlab.com": "gitl
 # The zip format has no earlier time. With a fixed one, equal files make equal bundles.
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _ZIP_MODE: Final = 0o644 << 16
+
+# The parts of pyproject.toml that are used.
+# https://packaging.python.org/en/latest/specifications/pyproject-toml/
+_DISTRIBUTION_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z"
+_ProjectTable = TypedDict(
+    "_ProjectTable",
+    {
+        "name": Annotated[str, msgspec.Meta(pattern=_DISTRIBUTION_NAME)],
+        "version": str,
+        "description": str,
+        "readme": str | dict[str, str],
+        "license": str | dict[str, str],
+        "license-files": list[str],
+        "requires-python": str,
+        "authors": list[dict[str, str]],
+        "keywords": list[str],
+        "urls": dict[str, str],
+        "scripts": dict[str, str],
+    },
+    total=False,
+)
+
+
+class _Document(TypedDict, total=False):
+    project: _ProjectTable
 
 
 @attrs.frozen(kw_only=True)
@@ -232,7 +257,8 @@ def read_project(target: str, *, description: str | None, version: str | None) -
             " `mcp-trio new`"
         )
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        table: Mapping[str, Any] = msgspec.convert(document, _Document).get("project", {})
     except (OSError, ValueError) as error:
         raise click.UsageError(f"cannot read {file}: {error}") from error
     if "name" not in table:
@@ -296,7 +322,10 @@ def server_json(
             f" {project.name} to project.scripts"
         )
     repository = project.url(_REPOSITORY)
-    host = urlsplit(repository or "").hostname or ""
+    try:
+        host = urlsplit(repository or "").hostname or ""
+    except ValueError as error:
+        raise click.UsageError(f"pyproject.toml: {repository!r}: {error}") from None
     return _without_none(
         {
             "$schema": SERVER_SCHEMA,
@@ -402,7 +431,10 @@ def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Pat
             raise click.UsageError(f"--include {path} is not in {project.folder}")
     patterns: list[str] = ["pyproject.toml", "uv.lock"]
     patterns += project.table.get("license-files", ["LICEN[CS]E*"])
-    paths = [path for pattern in patterns for path in project.folder.glob(pattern)]
+    try:
+        paths = [path for pattern in patterns for path in project.folder.glob(pattern)]
+    except (NotImplementedError, ValueError) as error:
+        raise click.UsageError(f"pyproject.toml: license-files: {error}") from None
     if project.readme is not None:
         paths.append(project.readme)
     paths = [Path(os.path.normpath(path)) for path in paths]

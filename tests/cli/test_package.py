@@ -314,6 +314,28 @@ def test_a_gap_in_pyproject_is_named(package, project, line, text):
     assert text in shown.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('version = "0.1.0"', "version = 1", "Expected `str`, got `int` - at `$.project.version`"),
+        ('name = "weather"', 'name = "../weather"', "- at `$.project.name`"),
+        ('readme = "README.md"', "readme = 1", "- at `$.project.readme`"),
+        ("[project.scripts]", '[project.urls]\nSource = "//["\n[project.scripts]', "//["),
+        ('readme = "README.md"', 'license-files = ["/LICENCE"]', "license-files: Non-relative"),
+        ('readme = "README.md"', 'license-files = [""]', "license-files: Unacceptable pattern"),
+    ],
+)
+def test_an_invalid_value_in_pyproject_is_named(package, project, old, new, text):
+    file = project / "pyproject.toml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    shown = package("--server-json", "--mcpb", "--name", NAME, "--author", AUTHOR)
+    assert shown.exit_code == 2, shown.output
+    assert "pyproject.toml: " in shown.stderr.splitlines()[-1]
+    assert text in shown.stderr.splitlines()[-1]
+    assert not (project / "server.json").exists()
+
+
 def test_a_server_without_a_pyproject_is_rejected(package, project):
     (project / "pyproject.toml").unlink()
     (project / ".git").mkdir()  # The search for the file ends there.
