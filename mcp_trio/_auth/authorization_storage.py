@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol
 import attrs
 import trio
 
+from mcp_trio._system import make_private
+
 
 class AuthorizationStorage(Protocol):
     """The records of an authorization server, by kind and key.
@@ -115,9 +117,9 @@ class SqliteStorage:
     The database is opened at the first use. `close` closes it, and so does the end of the object.
 
     Attributes:
-        path: The path of the file. If it does not exist, it is created so that only its owner can
-            read it, as it contains the private key that signs tokens. None for a database in
-            memory, which ends when it is closed.
+        path: The path of the file. It is created if it does not exist. Only its owner can read and
+            write it, also if it exists, as it contains the private key that signs tokens. None for
+            a database in memory, which ends when it is closed.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -184,7 +186,11 @@ class SqliteStorage:
             target = ":memory:"
             if self.path is not None:
                 target = str(Path(self.path).absolute())
-                os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
+                descriptor = os.open(target, os.O_RDWR | os.O_CREAT, 0o600)
+                try:
+                    make_private(descriptor)  # An existing file may be readable by others.
+                finally:
+                    os.close(descriptor)
             connection = sqlite3.connect(
                 target,
                 timeout=_BUSY_SECONDS_MAX,

@@ -948,8 +948,12 @@ async def test_a_database_that_another_process_creates_is_waited_for(tmp_path, n
     other.close()
 
 
-async def test_processes_share_a_file_that_only_its_owner_can_read(tmp_path):
+@pytest.mark.parametrize("exists", [False, True])
+async def test_processes_share_a_file_that_only_its_owner_can_read(tmp_path, exists):
     path = tmp_path / "auth.sqlite"
+    if exists:  # as a deployment may have created it, or changed its mode
+        path.touch()
+        path.chmod(0o664)
     first, second = SqliteStorage(path), SqliteStorage(os.fspath(path))
     assert await first.swap("code", "a", None, b"1", now=0)
     assert await second.get("code", "a", now=0) == b"1"
