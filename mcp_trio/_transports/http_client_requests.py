@@ -13,6 +13,7 @@ import attrs
 import httpx2
 import trio
 
+from mcp_trio._journal.texts import shortened
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.sse import Event, EventParser
 from mcp_trio._protocol.http_headers import (
@@ -179,7 +180,10 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
         """Return the error for the caller whose request got this response."""
         parts = [f"{endpoint_client.name} answered HTTP {self.status} {self.phrase}".rstrip()]
         if self.location is not None:
-            parts.append(f"it redirects to {self.location}: connect to that URL if you trust it")
+            location = shortened(
+                self.location, endpoint_client.limits.messages.error_text_chars_max
+            )
+            parts.append(f"it redirects to {location}: connect to that URL if you trust it")
         text = text_of_body(self.body)
         if text:
             parts.append(text[: endpoint_client.limits.messages.error_text_chars_max])

@@ -226,7 +226,8 @@ async def test_an_error_with_a_wrong_id_answers_the_request_of_its_post(wrong):
 @pytest.mark.parametrize("status", [301, 401, 403, 413, 431, 500, 503])
 async def test_any_other_status_fails_the_request_with_that_status(status):
     async def reject(_seen):
-        return Reply(status, {"location": "http://other.test/"}, b"too\n  bad" + b"x" * 1000)
+        location = f"http://other.test/{'x' * 1000}"
+        return Reply(status, {"location": location}, b"too\n  bad" + b"x" * 1000)
 
     answers = {"tools/call": reject, "prompts/get": succeed}
     async with connected(Modern(answers=answers)) as (channel, _):
@@ -239,7 +240,8 @@ async def test_any_other_status_fails_the_request_with_that_status(status):
     assert f"HTTP {status}" in text
     assert "http://mcp.test/mcp" in text
     assert "too bad" in text
-    assert len(text) < 600
+    assert "http://other.test/" in text
+    assert len(text) < 800
     assert isinstance(lost.error, OutcomeUnknown) == (status >= 500)
 
 
