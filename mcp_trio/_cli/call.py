@@ -735,8 +735,11 @@ def read_command(uri: str, *, as_json: bool, output: Any, **chosen: Any) -> None
     if output is not None:
         try:
             output.write(content)
+            output.close_intelligently()
         except click.FileError as error:  # click opens the file at the first write
             raise click.BadParameter(error.format_message(), param_hint="'-o'") from error
+        except OSError as error:
+            raise click.ClickException(f"cannot write {output.name}: {error.strerror}") from error
     elif as_json:
         echo_json(content)
     elif sys.stdout.isatty():

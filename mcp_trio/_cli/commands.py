@@ -4,6 +4,8 @@ import errno
 import importlib
 import logging
 import os
+import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -157,6 +159,15 @@ class CommandTable(click.Group):
         except MCPError as error:  # other exceptions are bugs: they keep their traceback
             echo_error(str(error))
             ctx.exit(2 if isinstance(error, ConfigError | RecordingError) else 1)
+        except OSError as error:
+            functions = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+            # Other errors are bugs, or a command handles them; for a pipe, click does.
+            if click.echo.__code__ not in functions or isinstance(error, BrokenPipeError):
+                raise
+            echo_error(f"cannot write the output: {error.strerror}")
+            # The rest in the buffer would fail once more at the end of the process.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED_STATUS)
         except ExceptionGroup as group:

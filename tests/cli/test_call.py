@@ -218,6 +218,13 @@ def test_read_writes_the_bytes_to_a_file(invoke, tmp_path):
     assert "below" in shown.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is full")
+def test_read_reports_a_full_disk(invoke):
+    shown = invoke("read", SOME, "some://text", "-o", "/dev/full")
+    assert shown.exit_code == 1
+    assert shown.stderr == "Error: cannot write /dev/full: No space left on device\n"
+
+
 @pytest.mark.slow
 def test_read_as_json_prints_the_result_byte_for_byte(invoke, tmp_path):
     shown = invoke("read", "odd://a", "--json", *ODD)

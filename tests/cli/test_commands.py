@@ -124,6 +124,25 @@ def test_a_standard_stream_may_be_closed(kept, descriptor):
             assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is full")
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("command", [("list", "mcp_trio.examples.weather"), ("call", "--help")])
+def test_output_that_the_disk_has_no_room_for_is_reported_in_one_line(command, is_buffered):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mcp_trio", *command],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            env=os.environ | {"PYTHONUNBUFFERED": "" if is_buffered else "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+        )
+    assert done.stderr == "cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+
+
 def test_a_character_that_the_encoding_of_stdout_lacks_is_escaped(mcp_trio, tmp_path):
     text = (
         "from mcp_trio import Server\nserver = Server('s')\n@server.tool\ndef tool():\n    '金 €'"
