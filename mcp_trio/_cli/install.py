@@ -387,7 +387,8 @@ def _write(descriptor: int, data: bytes) -> None:
 
 # `mcp-trio install`.
 
-_URL: Final = re.compile("https?://", re.IGNORECASE)
+_SCHEME: Final = re.compile("https?://", re.IGNORECASE)
+_URL: Final = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=(.*)", re.ASCII | re.DOTALL)
 _QUOTED: Final = re.compile(r"""\s*(["'])(.*?)\1(?:\s+#.*)?""", re.DOTALL)
 _COMMENT: Final = re.compile(r"\s#.*", re.DOTALL)
@@ -585,7 +586,9 @@ def install_command(
         return
     if target is None:
         raise click.UsageError("name a TARGET; with --uninstall, --name NAME is enough")
-    if _URL.match(target) is not None:
+    if _SCHEME.match(target) is not None:
+        if _URL.fullmatch(target) is None:
+            raise click.UsageError(f"{target!r} is not a URL: it needs a host, and has no spaces")
         entry = remote_entry(host, target)
         if variables or packages or recordings or python:
             raise click.UsageError(

@@ -324,6 +324,9 @@ def test_an_invalid_file_is_left_alone(invoke, file):
         (["server.py", "--env-file", "bad.env"], "bad.env: line 2 is not NAME=VALUE"),
         (["server.py", "--env-file", "binary.env"], "binary.env: is not UTF-8"),
         (["server.py", "--record", "nowhere"], "nowhere"),
+        (["http://", "--name", "far"], "'http://' is not a URL"),
+        (["https:///mcp", "--name", "far"], "'https:///mcp' is not a URL"),
+        (["http://a.example/m cp", "--name", "far"], "'http://a.example/m cp' is not a URL"),
     ],
 )
 def test_wrong_usage_is_explained_without_secrets(invoke, folder, arguments, complaint):
