@@ -72,6 +72,13 @@ def parsed_url(url: str) -> httpx2.URL:
         raise ValueError(f"the URL is invalid: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("the URL of a server has to begin with http:// or https:// and its host")
+    try:
+        # As the lookup of the host encodes it, whose error would be taken for a fault of this code.
+        parsed.raw_host.decode("ascii").encode("idna")
+    except UnicodeError:
+        raise ValueError(
+            "the host in the URL of a server has an empty label, or one that is too long"
+        ) from None
     if parsed.port is not None and not 0 <= parsed.port <= _PORT_MAX:
         # The system would take the remainder, and connect to another port.
         raise ValueError(f"the port in the URL of a server is not between 0 and {_PORT_MAX}")

@@ -316,6 +316,12 @@ async def test_an_invalid_url_is_rejected(target):
         await Client(target).__aenter__()
 
 
+@pytest.mark.parametrize("host", ["mcp..test", "m" * 64, f"mcp.{'t' * 64}.test"])
+async def test_the_url_of_a_host_that_no_server_can_have_is_rejected(host):
+    with pytest.raises(ValueError, match="the host in the URL of a server has an empty label"):
+        await Client(f"http://{host}/mcp").__aenter__()
+
+
 @pytest.mark.parametrize(
     "options",
     [
