@@ -368,15 +368,19 @@ def given_serving_options(transport: str, options: Mapping[str, Any]) -> Mapping
     if transport == "unix" and not given.get("path"):
         raise click.UsageError("--transport unix needs --socket PATH")
     if transport == "tcp":
-        from mcp_trio._protocol.security import is_loopback
-
-        host = given.get("host", "127.0.0.1")
-        if not (given.get("is_open") or is_loopback(host)):
-            raise click.UsageError(
-                f"tcp has no authentication, and other machines can connect to {host}:"
-                " add --open to allow that"
-            )
+        check_tcp_host(given.get("host", "127.0.0.1"), is_open=given.get("is_open", False))
     return given
+
+
+def check_tcp_host(host: str, *, is_open: bool) -> None:
+    """Reject an address to listen on that other machines can reach, unless `--open` is given."""
+    from mcp_trio._protocol.security import is_loopback
+
+    if not (is_open or is_loopback(host)):
+        raise click.UsageError(
+            f"tcp has no authentication, and other machines can connect to {host}:"
+            " add --open to allow that"
+        )
 
 
 def listen_address(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from mcp_trio._cli.options import (
     TakesServerCommand,
     check_headers,
+    check_tcp_host,
     command_after_dashes,
     cors_option,
     given_options,
@@ -336,6 +337,8 @@ def bridge_command(
     if "allows_cors" in given and is_http_target(upstream.target):
         raise click.UsageError(CORS_WITH_HTTP_SERVER)
     is_open = given.pop("is_open", False)
+    if downstream.kind == "tcp":
+        check_tcp_host(downstream.listen.host, is_open=is_open)
     listen = attrs.evolve(downstream.listen, **given)
     downstream = msgspec.structs.replace(downstream, listen=listen, is_open=is_open)
     _run(

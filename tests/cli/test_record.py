@@ -436,7 +436,7 @@ def bridge(*arguments, stdin=b"", **variables):
         (["http://127.0.0.1:0", "http://x/mcp", "--token", "a b"], "visible ASCII"),
         (["-", "tcp://x:1", "--header", "a: b"], "--header needs a server"),
         (["-", "http://x/mcp", "--redact"], "need --record"),
-        (["tcp://0.0.0.0:0", "http://x/mcp"], "could use this server"),
+        (["tcp://0.0.0.0:0", "http://x/mcp"], "connect to 0.0.0.0: add --open to allow that"),
         (["tcp://203.0.113.1:1", "http://x/mcp", "--open"], "cannot listen at tcp://203.0.113.1:1"),
         (["http://127.0.0.1:0", "http://x/mcp", "--allow-host", "a b"], "not 'a b'"),
         (["http://203.0.113.1:1", "http://x/mcp"], "cannot listen at http://203.0.113.1:1"),
