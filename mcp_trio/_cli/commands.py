@@ -170,7 +170,9 @@ class CommandTable(click.Group):
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED_STATUS)
-        except ExceptionGroup as group:
+        except BaseExceptionGroup as group:
+            if group.split(KeyboardInterrupt)[1] is None:
+                ctx.exit(_INTERRUPTED_STATUS)
             if group.split(BrokenPipeError)[1] is not None:
                 raise
             # The reader of stdout has ended: click exits with status 1, without a traceback.

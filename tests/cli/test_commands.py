@@ -71,9 +71,13 @@ def test_every_commands_help_has_examples_and_exit_statuses(invoke, name):
     assert max(map(len, shown.output.splitlines())) <= 100
 
 
-def test_an_interrupted_command_exits_with_130(invoke, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), BaseExceptionGroup("tasks", [KeyboardInterrupt(), KeyboardInterrupt()])],
+)
+def test_an_interrupted_command_exits_with_130(invoke, monkeypatch, error):
     def interrupt(*_, **__):
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr("mcp_trio._cli.recordings.print_timeline", interrupt)
     assert invoke("show", "any.mcprec.jsonl").exit_code == 130
