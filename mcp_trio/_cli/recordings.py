@@ -892,7 +892,7 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
     try:
         recordings.mkdir(parents=True, exist_ok=True)
         for source, copy in copies.items():
-            shutil.copyfile(source, copy)
+            shutil.copy(source, copy)  # with its mode: a recording may hold secrets
         test.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"cannot write {test}: {error.strerror}") from error

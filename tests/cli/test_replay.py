@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from functools import partial
@@ -1416,7 +1417,9 @@ def test_the_written_test_replays_the_recording_and_fails_when_the_code_changes(
     assert shown.exit_code == 0, shown.output
     assert "the recording is not redacted: look for secrets" in shown.stderr
     assert "def test_sale(mcp_replay):" in (store / "tests" / "test_sale.py").read_text()
-    assert (store / "tests" / "recordings" / path.name).read_bytes() == path.read_bytes()
+    copy = store / "tests" / "recordings" / path.name
+    assert copy.read_bytes() == path.read_bytes()
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600  # as that of the recording
     done = run_tests(store)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
     change(store)
