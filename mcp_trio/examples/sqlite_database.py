@@ -26,6 +26,7 @@ Cell: TypeAlias = str | int | float | None
 Parameters: TypeAlias = Sequence[Cell] | Mapping[str, Cell]
 
 CELL_CHARS_MAX = 10_000
+RESULT_CHARS_MAX = 1_000_000  # of all texts: no more rows are read after them
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 STATEMENT_SECONDS_MAX = 30.0
 BUSY_SECONDS_MAX = 5.0
@@ -48,7 +49,7 @@ DATABASE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
 
 @attrs.frozen
 class Rows:
-    """The result of a statement; `is_cut` is set if there were more rows than requested."""
+    """The result of a statement; `is_cut` is set if there were more rows."""
 
     columns: list[str]
     rows: list[list[Cell]]
@@ -65,7 +66,7 @@ class Database:
     _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def fetch(self, sql: str, parameters: Parameters, *, rows_max: int) -> Rows:
-        """Run one statement and read its first rows.
+        """Run one statement and read its first rows: fewer if their texts are long.
 
         If this call is cancelled or runs out of time, SQLite stops within a moment and undoes the
         statement's changes; no thread is left running.
@@ -88,7 +89,13 @@ class Database:
         changes_before = self._connection.total_changes
         try:
             with closing(self._connection.execute(sql, parameters)) as cursor:
-                rows = [list(map(json_cell, row)) for row in itertools.islice(cursor, rows_max)]
+                rows: list[list[Cell]] = []
+                chars = 0
+                for row in itertools.islice(cursor, rows_max):
+                    rows.append(list(map(json_cell, row)))
+                    chars += sum(len(cell) for cell in rows[-1] if isinstance(cell, str))
+                    if chars > RESULT_CHARS_MAX:
+                        break
                 columns = [column[0] for column in cursor.description or ()]
                 is_cut = next(cursor, None) is not None
             # Changes are counted at the end of a statement, which may have returned more rows.

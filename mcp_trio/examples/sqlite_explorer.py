@@ -99,7 +99,8 @@ async def query(
     """
     rows = await fetch(ctx.lifespan, sql, parameters or (), rows_max=limit)
     if rows.is_cut:
-        await ctx.info(f"there are more than {limit} rows: narrow the query or raise the limit")
+        count = len(rows.rows)
+        await ctx.info(f"there are more than {count} rows: narrow the query or raise the limit")
     return rows
 
 

@@ -314,6 +314,15 @@ async def test_cells_are_converted_to_json(database):
     assert rows.rows == [[None, 1, 1.5, "inf", "x", "<7 bytes>", "�A"]]
 
 
+async def test_rows_with_many_long_texts_are_cut(database):
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
+    cells = ", ".join(["hex(zeroblob(2500))"] * 100)
+    rows = await database.fetch(f"{numbers} SELECT {cells} FROM n", (), rows_max=1000)
+    assert (len(rows.rows), rows.is_cut) == (3, True)
+    rows = await database.fetch(f"{numbers} SELECT {cells} FROM n LIMIT 2", (), rows_max=1000)
+    assert (len(rows.rows), rows.is_cut) == (2, False)
+
+
 def test_long_texts_are_cut_with_their_length():
     assert json_cell("x" * 10_000) == "x" * 10_000
     assert json_cell("x" * 10_001) == "x" * 10_000 + "… <10001 characters>"
