@@ -294,15 +294,15 @@ class ProxiedExchange:
     """One exchange that is forwarded, after its request body was received.
 
     Attributes:
-        target: The request target at the server.
+        url: The URL at the server.
         headers: The headers to forward.
-        messages: The messages in the body, if the target is the MCP endpoint.
-        is_endpoint: Whether the target is the MCP endpoint.
+        messages: The messages in the body, if the URL is that of the MCP endpoint.
+        is_endpoint: Whether the URL is that of the MCP endpoint.
         recordings: All recordings, which have to know when sessions begin and end.
     """
 
     exchange: Exchange
-    target: str
+    url: httpx2.URL
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes
     messages: Sequence[Message]
@@ -346,7 +346,7 @@ class ProxiedExchange:
         )
         request = httpx2.Request(
             self.exchange.request.method,
-            self.endpoint_client.url.copy_with(raw_path=self.target.encode("ascii")),
+            self.url,
             headers=[*self.headers],
             content=self.body or None,
             extensions={"timeout": timeout.as_dict()},
@@ -632,12 +632,15 @@ class HttpProxy:
                 )
             if rejection is None:
                 try:
+                    url = self._server_url(request)
                     body = await exchange.body(bytes_max)
+                except httpx2.InvalidURL:  # such as the one of `OPTIONS *`
+                    rejection = Rejection(status=400, text="the request target is not a path")
                 except BodyTooLargeError:
                     text = f"the body is larger than limits.messages.bytes_max ({bytes_max})"
                     rejection = Rejection(status=413, text=text)
                 else:
-                    await self._forward(exchange, body)
+                    await self._forward(exchange, url, body)
                     return
             with self.recordings.for_exchange(None, ()) as recording:
                 facts = {"method": request.method, "status": rejection.status}
@@ -645,13 +648,12 @@ class HttpProxy:
                 recording.journal.flush()
                 await exchange.answer(*rejection.response())
 
-    async def _forward(self, exchange: Exchange, body: bytes) -> None:
-        request, target = exchange.request, self._target(exchange.request)
+    async def _forward(self, exchange: Exchange, url: httpx2.URL, body: bytes) -> None:
+        request, target = exchange.request, url.raw_path.decode("ascii")
         is_sse_session = self.recordings.has_session(target)
-        path = target.partition("?")[0]
-        is_endpoint = is_sse_session or path.rstrip("/") == self.endpoint_client.url.path.rstrip(
-            "/"
-        )
+        # A server may take any spelling of its path, such as /%6Dcp, for its endpoint.
+        endpoint_path = self.endpoint_client.url.path.rstrip("/")
+        is_endpoint = is_sse_session or url.path.rstrip("/") == endpoint_path
         messages = self._decoder.messages(body) if is_endpoint and body else ()
         with self.recordings.for_exchange(
             target if is_sse_session else request.header(SESSION_ID), messages
@@ -667,7 +669,7 @@ class HttpProxy:
             passed = [each for each in (*written, _UNCOMPRESSED) if each[0] not in replaced]
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
-                target=target,
+                url=url,
                 headers=[*passed, *added],
                 body=body,
                 messages=messages,
@@ -678,13 +680,18 @@ class HttpProxy:
             )
             await proxied_exchange.run()
 
-    def _target(self, request: HttpRequest) -> str:
-        """Return the request target at the server."""
-        if self.path is None or request.path.rstrip("/") != self.path.rstrip("/"):
-            return f"{request.path}?{request.query}" if request.query else request.path
-        path, _, query = self.endpoint_client.url.raw_path.decode("ascii").partition("?")
-        queries = "&".join(filter(None, (query, request.query)))
-        return f"{path}?{queries}" if queries else path
+    def _server_url(self, request: HttpRequest) -> httpx2.URL:
+        """Return the URL at the server.
+
+        Raises:
+            httpx2.InvalidURL: The request is for no path.
+        """
+        path, query = request.path, request.query
+        if self.path is not None and path.rstrip("/") == self.path.rstrip("/"):
+            path, _, own_query = self.endpoint_client.url.raw_path.decode("ascii").partition("?")
+            query = "&".join(filter(None, (own_query, query)))
+        target = f"{path}?{query}" if query else path
+        return self.endpoint_client.url.copy_with(raw_path=target.encode("ascii"))
 
 
 async def serve_http_proxy(

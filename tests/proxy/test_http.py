@@ -150,6 +150,39 @@ async def test_posts_to_other_paths_are_forwarded_and_never_recorded(between, tm
     assert http_marks(session) == [{"method": "POST", "status": 200, "type": "application/json"}]
 
 
+async def test_a_request_for_no_path_is_rejected(between, tmp_path, files):
+    async with between(Legacy(), tmp_path) as proxy:
+        answered = await proxy.ask(method="OPTIONS", target="*")
+    assert answered.status == 400
+    assert proxy.server.seen == []
+    (session,) = files()
+    (mark,) = http_marks(session)
+    assert mark == {"method": "OPTIONS", "status": 400, "error": "the request target is not a path"}
+
+
+@pytest.mark.parametrize(
+    ("to", "target"),
+    [
+        ("http://mcp.test/mcp", "/%6Dcp"),
+        ("http://mcp.test/mcp", "/other/../mcp"),
+        ("http://mcp.test/my%20mcp", "/my%20mcp"),
+        ("http://mcp.test/%C3%A9", "/%c3%a9/"),
+    ],
+)
+async def test_messages_to_any_spelling_of_the_endpoint_are_recorded(
+    between, tmp_path, files, to, target
+):
+    async def answer(_seen):
+        return Reply(200, JSON, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+
+    asked = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
+    async with between(answer, tmp_path, to=to) as proxy:
+        assert (await proxy.ask(asked, target=target)).status == 200
+    (session,) = files()
+    assert session.lines("in") == [asked]
+    assert len(session.lines("out")) == 1
+
+
 # Bodies.
 
 
