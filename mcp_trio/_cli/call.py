@@ -336,15 +336,16 @@ def _target(choices: SessionChoices) -> "Target":
     if choices.config is None:
         return choices.server if is_url(choices.server) else load_server(choices.server)
 
-    from mcp_trio._client.config import read_config
+    from mcp_trio._client.config import config_readers
 
-    servers = read_config(choices.config)
+    # The variables of the other servers may be unset.
+    servers = config_readers(choices.config)
     if choices.server not in servers:
         raise click.UsageError(
             f"{choices.config} has no server {choices.server!r}; it has: {', '.join(servers)}"
             f"{did_you_mean(choices.server, servers)}"
         )
-    return servers[choices.server]
+    return servers[choices.server]()
 
 
 def _print_log_message(message: LoggingMessageParams) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
 
@@ -64,20 +65,32 @@ def read_config(
         ConfigError: The file cannot be read, or a server is invalid. The text names the file, the
             server and the member, but no value, since that may be secret.
     """
+    return {name: read() for name, read in config_readers(source, variables=variables).items()}
+
+
+def config_readers(
+    source: ConfigSource, *, variables: Mapping[str, str] | None = None
+) -> dict[str, Callable[[], ServerConfig]]:
+    """Return a function for each server that reads its entry, so that one can be read alone.
+
+    This function, and the functions that it returns, raise the errors of `read_config`.
+    """
     where = "the configuration" if isinstance(source, Mapping) else os.fspath(source)
     document = source if isinstance(source, Mapping) else _read_document(where)
     values = os.environ if variables is None else variables
-    servers: dict[str, ServerConfig] = {}
     group = next((group for group in _GROUPS if group in document), _GROUPS[0])
     entries = document.get(group)
     if not isinstance(entries, Mapping):
         raise ConfigError(f"{where}: {group}: must be an object with a member for each server")
-    for name, entry in cast("Mapping[str, Any]", entries).items():
+
+    def read(name: str, entry: object) -> ServerConfig:
         try:
-            servers[name] = _server_config(entry, values)
+            return _server_config(entry, values)
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(f"{where}: server {name!r}: {_one_line(error)}") from None
-    return servers
+
+    servers = cast("Mapping[str, object]", entries)
+    return {name: partial(read, name, entry) for name, entry in servers.items()}
 
 
 def expanded(text: str, member: str, variables: Mapping[str, str]) -> str:

@@ -533,6 +533,17 @@ def test_a_name_that_is_not_in_the_file_is_reported_with_those_that_are(invoke, 
     assert "has no server 'even'; it has: odd, far" in shown.stderr
 
 
+def test_the_other_servers_of_a_configuration_file_need_not_be_valid(invoke, config, monkeypatch):
+    monkeypatch.delenv("UNSET", raising=False)
+    document = json.loads(config.read_text())
+    document["mcpServers"]["far"]["headers"] = {"Key": "${UNSET}"}
+    config.write_text(json.dumps(document))
+    assert invoke("list", "odd", "--config", config).exit_code == 0
+    shown = invoke("list", "far", "--config", config)
+    assert shown.exit_code == 2
+    assert "server 'far': headers.Key: the variable UNSET is not set" in shown.stderr
+
+
 def test_a_configuration_file_and_a_command_are_rejected(invoke, config):
     shown = invoke("list", "--config", config, "--", "python")
     assert shown.exit_code == 2
