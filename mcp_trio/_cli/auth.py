@@ -12,7 +12,7 @@ import msgspec
 
 from mcp_trio._cli.options import is_url
 from mcp_trio._cli.output import Column, Line, echo_error, echo_json, print_table
-from mcp_trio.errors import AuthorizationError
+from mcp_trio.errors import AuthorizationError, ConfigError
 
 if TYPE_CHECKING:
     from mcp_trio._auth.credentials import OAuth
@@ -60,7 +60,11 @@ def stored_login(url: str) -> "OAuth | None":
         server = without_user(url)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    for store in token_stores().values():
+    try:
+        stores = token_stores()
+    except ConfigError:  # Without a home folder there are no stored tokens.
+        return None
+    for store in stores.values():
         if read_tokens(store, server) is not None:
             from mcp_trio._auth.credentials import OAuth
 

@@ -659,6 +659,13 @@ def test_all_four_commands_take_a_url(invoke, url, protocol_version):
     )
 
 
+def test_a_user_without_a_home_folder_can_use_a_url(invoke, url, monkeypatch):
+    for variable in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # as in a container, no such user is known
+    assert invoke("list", url).exit_code == 0
+
+
 def test_json_output_is_the_result_on_the_wire_over_http_too(invoke, url):
     shown = invoke("call", url, "echo", "text=hi", "--json")
     assert json.loads(shown.stdout)["structuredContent"]["text"] == "hi"
