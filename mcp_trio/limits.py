@@ -115,7 +115,10 @@ class MessageLimits(_Options, frozen=True, kw_only=True):
     """Subschemas that apply within one another when a value is checked against a JSON Schema."""
 
     schema_steps_max: int = 100_000
-    """Steps, each of about 0.2 microseconds, to read a JSON Schema or to check one value by it."""
+    """Steps, each of about 0.2 microseconds, to read a JSON Schema or to check one value by it.
+
+    A result whose check needs more is passed on unchecked; any other value is rejected.
+    """
 
 
 class RequestLimits(_Options, frozen=True, kw_only=True):

@@ -113,7 +113,7 @@ class OutputSchemas:
             raise RemoteProtocolError(
                 f"the tool {name} has an output schema, but its result has no structuredContent"
             )
-        errors = validator.check(result.structured_content)
+        errors = validator.check_result(result.structured_content, name)
         if errors:
             raise RemoteProtocolError(
                 f"the result of the tool {name} does not match its output schema:"

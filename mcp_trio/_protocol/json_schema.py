@@ -19,6 +19,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
 import functools
+import logging
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+logger = logging.getLogger("mcp_trio")
 
 
 class TooManySteps(Exception):  # noqa: N818 - caught in this package
@@ -1475,6 +1478,7 @@ class SchemaValidator:
     name: str = attrs.field(default="value", kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
     _root: Subschema = attrs.field(init=False)
+    _has_logged: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -1493,18 +1497,43 @@ class SchemaValidator:
             ) from None
 
     def check(self, value: Any) -> list[str]:
-        """Return a line of text for each error in a plain JSON value; none if it is valid."""
+        """Return a line of text for each error in a plain JSON value; none if it is valid.
+
+        A value whose check takes too many steps has an error.
+        """
+        try:
+            return self._check(value)
+        except TooManySteps:
+            return [f"{self.name}: {self._too_long}"]
+
+    def check_result(self, value: Any, owner: str) -> list[str]:
+        """Check a result of the tool `owner` as `check` does.
+
+        A result whose check takes too many steps is accepted, as a result without a schema is. The
+        first one is logged.
+        """
+        try:
+            return self._check(value)
+        except TooManySteps:
+            if not self._has_logged:
+                self._has_logged = True
+                logger.warning(
+                    "a result of the tool %s is not checked: it %s", owner, self._too_long
+                )
+            return []
+
+    @property
+    def _too_long(self) -> str:
+        most = self.limits.messages.schema_steps_max
+        return f"takes too long to check (limits.messages.schema_steps_max={most})"
+
+    def _check(self, value: Any) -> list[str]:
         evaluation = self._new_evaluation()
         evaluation.scope.append(self._root.resource)
         try:
             failures = self._root.failures(evaluation, value)
         except (RecursionError, TooDeep):
             return [f"{self.name}: nested too deeply"]
-        except TooManySteps:
-            most = self.limits.messages.schema_steps_max
-            return [
-                f"{self.name}: takes too long to check (limits.messages.schema_steps_max={most})"
-            ]
         except UnicodeError as error:
             return [f"{self.name}: {error}"]
         return self._lines(failures) if failures else []

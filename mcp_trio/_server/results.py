@@ -27,6 +27,7 @@ from mcp_trio._server.introspection import (
     has_fields,
     is_array_type,
     is_union,
+    name_of,
     reachable,
     strip_metadata,
 )
@@ -533,7 +534,7 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
             adapter = TypeAdapter(signature.converter, pydantic_mode="serialization")
             written = with_keywords_at_root(json_schema(adapter.decodable(hint)))
             if written != schema:
-                return given_output_schema(written, signature.limits)
+                return given_output_schema(written, name_of(signature.handler), signature.limits)
         return OutputSchema(schema, _validation_errors(decodable))
     return _output_schema_of_class(hint) if type(hint) is type else _plain_output_schema(hint)
 
@@ -569,12 +570,20 @@ def _validation_errors(decodable: Any) -> Callable[[bytes], list[str]]:
     return validation_errors
 
 
-def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchema:
-    """Return the output schema for a JSON Schema; raise `SchemaError` if that cannot be used."""
+def given_output_schema(given: Mapping[str, Any], owner: str, limits: Limits) -> OutputSchema:
+    """Return the output schema for a JSON Schema, of the tool or function with the name `owner`.
+
+    Raises:
+        SchemaError: The schema cannot be used.
+    """
     from mcp_trio._protocol.json_schema import SchemaValidator  # most servers need none
 
     checker = SchemaValidator(given, name="result", limits=limits)
-    return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
+
+    def validation_errors(encoded: bytes) -> list[str]:
+        return checker.check_result(msgspec.json.decode(encoded), owner)
+
+    return OutputSchema(dict(given), validation_errors)
 
 
 def _is_data(hint: Any) -> bool:

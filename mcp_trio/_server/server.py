@@ -500,8 +500,9 @@ class Server:
             )
             if output_schema is not None and structured is False:
                 raise ValueError("output_schema and structured=False contradict each other")
+            tool_name = name or name_of(handler)
             tool = RegisteredTool(
-                name=name or name_of(handler),
+                name=tool_name,
                 signature=signature,
                 runs_in_thread=runs_in_thread,
                 title=title,
@@ -512,7 +513,7 @@ class Server:
                 meta=meta,
                 given_output=None
                 if output_schema is None
-                else given_output_schema(output_schema, self.limits),
+                else given_output_schema(output_schema, tool_name, self.limits),
                 structured=structured,
                 timeout=timeout,
                 resumable=resumable,

@@ -452,40 +452,46 @@ NESTED = functools.reduce(
     range(24),
     {},
 )
-TOO_LONG = r"result: takes too long to check \(limits\.messages\.schema_steps_max=100000\)"
+TOO_LONG = (
+    "a result of the tool tide is not checked: it takes too long to check"
+    " (limits.messages.schema_steps_max=100000)"
+)
 
 
 @pytest.mark.requirement("JSCH-09")
 @pytest.mark.parametrize(
-    ("schema", "structured", "fault"),
+    ("schema", "structured", "fault", "logged"),
     [
-        ({"pattern": "^(a+)+$"}, "a" * 60 + "b", r"does not match '\^\(a\+\)\+\$'"),
-        ({"uniqueItems": True}, [{"a": it} for it in range(6000)], None),
-        ({"uniqueItems": True}, [{"a": it} for it in range(60_000)], TOO_LONG),
+        ({"pattern": "^(a+)+$"}, "a" * 60 + "b", r"does not match '\^\(a\+\)\+\$'", []),
+        ({"uniqueItems": True}, [{"a": it} for it in range(6000)], None, []),
+        ({"uniqueItems": True}, [{"a": it} for it in range(60_000)], None, [TOO_LONG]),
         (
             {"properties": {f"p{it}": {"unevaluatedProperties": False} for it in range(1000)}},
             {f"p{it}": {str(its): 1 for its in range(20)} for it in range(1000)},
-            TOO_LONG,
+            None,
+            [TOO_LONG],
         ),
-        (NESTED, {str(it): it for it in range(10)}, TOO_LONG),
-        ({"multipleOf": 10**400}, 3, "3 is not a multiple of"),
+        (NESTED, {str(it): it for it in range(10)}, None, [TOO_LONG]),
+        ({"multipleOf": 10**400}, 3, "3 is not a multiple of", []),
     ],
 )
 async def test_a_schema_of_a_hostile_server_does_not_stop_a_client(
-    nursery, schema, structured, fault
+    nursery, caplog, schema, structured, fault, logged
 ):
     tool = {**TIDE, "outputSchema": schema}
     answers = {"tools/list": {"tools": [tool]}, "tools/call": gives(structured)}
     client, _ = await stateless_client(nursery, answers=answers)
     await client.list_tools()
     begin = time.process_time()
-    if fault is None:
-        await client.call_tool("tide")
-    else:
-        with pytest.raises(RemoteProtocolError, match=fault):
+    for _ in range(2):
+        if fault is None:
             await client.call_tool("tide")
-    assert time.process_time() - begin < 2
+        else:
+            with pytest.raises(RemoteProtocolError, match=fault):
+                await client.call_tool("tide")
+    assert time.process_time() - begin < 4
     await client.aclose()
+    assert caplog.messages == logged
 
 
 @pytest.mark.requirement("JSCH-06")

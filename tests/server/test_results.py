@@ -769,6 +769,19 @@ async def test_given_schemas_are_listed_as_they_are(serve, protocol_version):
     assert result["structuredContent"] == {"name": "Oslo"}
 
 
+async def test_a_result_whose_check_would_take_too_long_is_sent_unchecked(serve, caplog):
+    rows = [{"id": row, "name": "Oslo"} for row in range(50_000)]
+    schema = {"type": "array", "items": {"type": "object", "properties": {"id": {"minimum": 0}}}}
+    asker = await serve(returning(list, rows, output_schema=schema), protocol_version=E)
+    for _ in range(2):
+        assert (await called(asker))["structuredContent"] == rows
+    (line,) = caplog.messages
+    assert line == (
+        "a result of the tool it is not checked: it takes too long to check"
+        " (limits.messages.schema_steps_max=100000)"
+    )
+
+
 @pytest.mark.requirement("TOOL-26", "TOOL-27")
 async def test_a_given_non_object_schema_is_wrapped_if_the_version_has_only_objects(serve):
     server = returning(list, [1], output_schema={"type": "array"})
