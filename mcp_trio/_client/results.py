@@ -86,6 +86,8 @@ class OutputSchemas:
         self._listed: dict[str, dict[str, Any]] = {}
         # None for a schema that cannot be used.
         self._validators: dict[str, SchemaValidator | None] = {}
+        # The tools of which the log has a result that takes too long to check.
+        self._unchecked: set[str] = set()
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Replace the known schemas with those of a new list of tools."""
@@ -96,7 +98,7 @@ class OutputSchemas:
 
     def forget(self) -> None:
         """Forget all schemas, because the list of tools has changed."""
-        self._listed, self._validators = {}, {}
+        self._listed, self._validators, self._unchecked = {}, {}, set()
 
     def check(self, name: str, result: CallToolResult) -> None:
         """Check the structured content of a result against the schema of its tool, if known.
@@ -113,7 +115,11 @@ class OutputSchemas:
             raise RemoteProtocolError(
                 f"the tool {name} has an output schema, but its result has no structuredContent"
             )
-        errors = validator.check_result(result.structured_content, name)
+        errors = validator.check_result(result.structured_content)
+        if errors is None and name not in self._unchecked:
+            self._unchecked.add(name)
+            text = "a result of the tool %s is not checked: it %s"
+            logger.warning(text, name, validator.too_long)
         if errors:
             raise RemoteProtocolError(
                 f"the result of the tool {name} does not match its output schema:"

@@ -19,7 +19,6 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """
 
 import functools
-import logging
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,8 +32,6 @@ from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
-
-logger = logging.getLogger("mcp_trio")
 
 
 class TooManySteps(Exception):  # noqa: N818 - caught in this package
@@ -1478,7 +1475,6 @@ class SchemaValidator:
     name: str = attrs.field(default="value", kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
     _root: Subschema = attrs.field(init=False)
-    _has_logged: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -1501,37 +1497,26 @@ class SchemaValidator:
 
         A value whose check takes too many steps has an error.
         """
-        try:
-            return self._check(value)
-        except TooManySteps:
-            return [f"{self.name}: {self._too_long}"]
-
-    def check_result(self, value: Any, owner: str) -> list[str]:
-        """Check a result of the tool `owner` as `check` does.
-
-        A result whose check takes too many steps is accepted, as a result without a schema is. The
-        first one is logged.
-        """
-        try:
-            return self._check(value)
-        except TooManySteps:
-            if not self._has_logged:
-                self._has_logged = True
-                logger.warning(
-                    "a result of the tool %s is not checked: it %s", owner, self._too_long
-                )
-            return []
+        errors = self.check_result(value)
+        return [f"{self.name}: {self.too_long}"] if errors is None else errors
 
     @property
-    def _too_long(self) -> str:
+    def too_long(self) -> str:
+        """The predicate of an error about a value whose check takes too many steps."""
         most = self.limits.messages.schema_steps_max
         return f"takes too long to check (limits.messages.schema_steps_max={most})"
 
-    def _check(self, value: Any) -> list[str]:
+    def check_result(self, value: Any) -> list[str] | None:
+        """Check a value as `check` does; return None if that takes too many steps.
+
+        A result may then be passed on unchecked, as one without a schema is.
+        """
         evaluation = self._new_evaluation()
         evaluation.scope.append(self._root.resource)
         try:
             failures = self._root.failures(evaluation, value)
+        except TooManySteps:
+            return None
         except (RecursionError, TooDeep):
             return [f"{self.name}: nested too deeply"]
         except UnicodeError as error:

@@ -9,6 +9,7 @@ content, and resources embedded in a prompt a MIME type.
 import base64
 import copy
 import functools
+import logging
 import operator
 import os
 import pathlib
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from mcp_trio._server.signatures import Signature
 
 T = TypeVar("T")
+
+logger = logging.getLogger("mcp_trio")
 
 # Images and audio -------------------------------------------------------------------------------
 
@@ -580,8 +583,16 @@ def given_output_schema(given: Mapping[str, Any], owner: str, limits: Limits) ->
 
     checker = SchemaValidator(given, name="result", limits=limits)
 
+    has_logged = False
+
     def validation_errors(encoded: bytes) -> list[str]:
-        return checker.check_result(msgspec.json.decode(encoded), owner)
+        nonlocal has_logged
+        errors = checker.check_result(msgspec.json.decode(encoded))
+        if errors is None and not has_logged:
+            has_logged = True
+            text = "a result of the tool %s is not checked: it %s"
+            logger.warning(text, owner, checker.too_long)
+        return errors or []
 
     return OutputSchema(dict(given), validation_errors)
 

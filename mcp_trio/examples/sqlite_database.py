@@ -49,7 +49,7 @@ DATABASE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
 
 @attrs.frozen
 class Rows:
-    """The result of a statement; `is_cut` is set if there were more rows."""
+    """The result of a statement; `is_cut` is set if there were more rows than requested."""
 
     columns: list[str]
     rows: list[list[Cell]]
