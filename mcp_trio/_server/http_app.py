@@ -715,8 +715,9 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 # Custom routes ----------------------------------------------------------------------------------
 
 
-# Status, headers and body of the response of a handler; or the rejection of the request.
-_Outcome: TypeAlias = tuple[int, Headers, bytes] | RejectedError
+# Status, headers and body of the response of a handler; or the rejection of the request; or the
+# error of a client that is gone.
+_Outcome: TypeAlias = tuple[int, Headers, bytes] | RejectedError | trio.BrokenResourceError
 
 
 @attrs.define(eq=False, repr=False)
@@ -748,15 +749,21 @@ class CustomRoutes:
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
     ) -> None:
         """Call the handler, and cancel it when the client disconnects; send its response."""
-        # An exception that left the nursery of `run_while_connected` would be in a group.
+        # An exception that left the nurseries would be in a group.
         outcomes: list[_Outcome] = []
 
         async def handle() -> None:
             outcomes.append(await self._call_handler(handler, path_params, pending))
 
-        if await run_while_connected(pending.exchange, handle):
+        async def handle_in_task() -> None:
+            # In the task of the connection, the context variables that the handler sets would stay
+            # set for the next request, which may be that of another user behind the same proxy.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(handle)
+
+        if await run_while_connected(pending.exchange, handle_in_task):
             (outcome,) = outcomes
-            if isinstance(outcome, RejectedError):
+            if isinstance(outcome, Exception):
                 raise outcome
             await pending.answer(*outcome)
 
@@ -797,10 +804,8 @@ class CustomRoutes:
                 raise_unchanged(rest)
             assert fault is not None
             failure = fault
-        for reason in unread:
-            if isinstance(reason, RejectedError):
-                return reason
-            raise reason
+        if unread:
+            return unread[0]
         if isinstance(failure, MalformedBodyError):
             return RejectedError(Rejection(status=400, code=PARSE_ERROR, text=str(failure)))
         self._report(request, failure)

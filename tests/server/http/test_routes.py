@@ -1,5 +1,6 @@
 """Custom HTTP routes beside the MCP endpoint."""
 
+import contextvars
 import functools
 import logging
 import re
@@ -426,4 +427,22 @@ async def test_requests_on_one_connection_go_on_after_a_failure(nursery, server)
         (500, "internal error"),
         (200, "0.5"),
     ]
+    nursery.cancel_scope.cancel()
+
+
+USER = contextvars.ContextVar("user", default="nobody")
+
+
+async def test_context_variables_of_a_handler_end_with_its_request(nursery, server):
+    # A proxy sends the requests of many users on the same connection.
+    @server.route("/x/{name}")
+    async def answer(request):
+        before = USER.get()
+        USER.set(request.path_params["name"])
+        return before
+
+    url = await nursery.start(functools.partial(server.serve_http, port=0))
+    async with httpx2.AsyncClient() as http:
+        found = [await http.get(url.replace("/mcp", f"/x/{name}")) for name in ("ada", "bo")]
+    assert [each.text for each in found] == ["nobody", "nobody"]
     nursery.cancel_scope.cancel()
