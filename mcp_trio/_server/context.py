@@ -426,10 +426,11 @@ class Context(BaseContext):
 
     @property
     def http(self) -> "httpx2.AsyncClient":
-        """An HTTP client whose requests are effects; it is closed with the session.
+        """An HTTP client whose requests are effects; it is closed when the server stops.
 
-        All stateless requests over HTTP share it: pass credentials with each request, and do not
-        set them as headers of the client.
+        All sessions that are served together share it, and so do their users: pass credentials with
+        each request, and do not set them as headers of the client. It keeps no cookies of
+        responses.
 
         `mcp_trio.http.EffectTransport` documents the recorded parts of requests and responses.
         """

@@ -10,6 +10,7 @@ import base64
 import functools
 import zlib
 from collections.abc import Callable, Container
+from http.cookiejar import Cookie, CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -172,11 +173,21 @@ class EffectTransport(_Transport):
         return self._inner
 
 
+class _NoCookiesOfResponses(DefaultCookiePolicy):
+    def set_ok(self, cookie: Cookie, request: Any) -> bool:  # noqa: ARG002
+        return False
+
+
 class EffectClient(httpx2.AsyncClient):
-    """The HTTP client of handlers, `Context.http`: its requests are effects."""
+    """The HTTP client of handlers, `Context.http`: its requests are effects.
+
+    The handlers of all users share it, so it keeps no cookies that responses set: it would send the
+    cookie of one user with the requests of the others.
+    """
 
     def __init__(self) -> None:
-        super().__init__(transport=EffectTransport())
+        cookies = CookieJar(_NoCookiesOfResponses())
+        super().__init__(transport=EffectTransport(), cookies=cookies)
 
     async def send(
         self, request: httpx2.Request, *, auth: Any = httpx2.USE_CLIENT_DEFAULT, **options: Any

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import functools
 import gc
 import gzip
 import json
@@ -480,6 +481,25 @@ async def test_a_session_has_one_client_that_is_closed_with_it(server, web):
     assert clients[0].is_closed
     await trio.testing.wait_all_tasks_blocked()
     assert web.connections == 0
+
+
+async def test_a_cookie_that_a_response_sets_is_not_sent_for_another_user(server, web):
+    async def log_in(http) -> str:
+        return (await http.get(web.url)).text
+
+    @server.tool
+    async def fetch(ctx: Context) -> str:
+        return await ctx.effect(log_in, ctx.http)
+
+    web.answer = response(b"ahoy!", "set-cookie: session=ada; path=/")
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(functools.partial(server.serve_http, port=0))
+        for _ in range(2):
+            async with Client(url) as client:
+                await client.call_tool("fetch")
+        nursery.cancel_scope.cancel()
+    assert len(web.requests) == 2
+    assert b"session=ada" not in web.requests[1]
 
 
 async def test_the_client_is_closed_when_the_session_is_cancelled(server, web):
