@@ -56,6 +56,7 @@ from mcp_trio._server.routes import (
 from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
     exc_info_from_users_code,
+    faults_as_exceptions,
     one_line_about,
     raise_unchanged,
     split_faults,
@@ -1055,7 +1056,8 @@ class HttpApp:
 async def _authenticate_and_respond(
     protected: "ProtectedResource", route: _Responder, pending: PendingRequest
 ) -> None:
-    auth = await protected.authenticate(pending.request)
+    with faults_as_exceptions():
+        auth = await protected.authenticate(pending.request)
     if isinstance(auth, Rejection):
         raise RejectedError(auth)
     pending.request = pending.request.with_auth(auth)

@@ -19,6 +19,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for, is_loopback
@@ -26,11 +27,16 @@ from mcp_trio._protocol.suggestions import check_option_names
 from mcp_trio._protocol.websocket import upgrade_rejection, with_token_header
 from mcp_trio._recorder.options import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
-from mcp_trio._session.exceptions import exception_to_raise, raise_unchanged
+from mcp_trio._session.exceptions import (
+    exception_to_raise,
+    faults_as_exceptions,
+    raise_unchanged,
+)
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import (
     Authorize,
+    PeerCredentials,
     SocketHost,
     SocketPath,
     netloc,
@@ -266,7 +272,8 @@ class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
         request = with_token_header(request)
         if self.protected is None:
             return request
-        auth = await self.protected.authenticate(request)
+        with faults_as_exceptions():
+            auth = await self.protected.authenticate(request)
         return auth if isinstance(auth, Rejection) else request.with_auth(auth)
 
 
@@ -425,7 +432,18 @@ async def _accept_lines(
     handle: Handle,
 ) -> None:
     """Accept connections with one message per line, and call `handle` with each of them."""
-    host = SocketHost(transport=transport, authorize=authorize, handle=handle, limits=limits)
+
+    async def checked(peer: PeerCredentials) -> AuthInfo | str | None:
+        assert authorize is not None
+        with faults_as_exceptions():
+            return await authorize(peer)
+
+    host = SocketHost(
+        transport=transport,
+        authorize=None if authorize is None else checked,
+        handle=handle,
+        limits=limits,
+    )
     await serve_sockets(listeners, host)
 
 

@@ -6,7 +6,8 @@ package then see the exception itself.
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -74,6 +75,24 @@ def split_faults(raised: BaseException) -> tuple[Exception | None, BaseException
         fault = fault or RuntimeError(_KEPT_CANCELLATION).with_traceback(rest.__traceback__)
         rest = None
     return fault, rest
+
+
+@contextmanager
+def faults_as_exceptions() -> Generator[None]:
+    """Enter a block that calls users' code for one request or connection.
+
+    A fault that is no `Exception`, as `split_faults` describes it, is raised as a `RuntimeError`.
+    Otherwise it would end the listener, with the connections of all clients.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as raised:
+        fault, rest = split_faults(raised)
+        if fault is None or rest is not None:
+            raise
+        raise_unchanged(fault)
 
 
 def _is_fault(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from server_processes import free_port
 from mcp_trio import Client, ConnectionLost, Context, Limits, Server
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._transports.sockets import SocketHost, serve_sockets
-from mcp_trio.errors import OutcomeUnknown, RecordingError
+from mcp_trio.errors import MCPError, OutcomeUnknown, RecordingError
 from mcp_trio.limits import HttpLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import open_websocket_channel
@@ -182,6 +182,44 @@ async def test_a_handler_gets_the_principal_of_the_connection(tmp_path):
         Client(url) as client,
     ):
         assert text(await client.call_tool("who")) == "me"
+
+
+class Panic(BaseException):
+    """A fault that is no `Exception`, as libraries in Rust raise it."""
+
+
+async def kept_cancellation():
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as error:
+            return error
+
+
+@pytest.mark.parametrize("make_fault", [Panic, kept_cancellation])
+@pytest.mark.parametrize("transport", ["websocket", "http", "unix"])
+async def test_a_fault_that_is_no_exception_ends_only_the_connection_of_its_client(
+    tmp_path, transport, make_fault
+):
+    calls = []
+
+    async def authenticate(_client):
+        calls.append(make_fault)
+        if len(calls) == 1:
+            fault = make_fault()
+            raise await fault if make_fault is kept_cancellation else fault
+        return "xenia"
+
+    server, options = harbour(), {"authorize": authenticate}
+    if transport != "unix":
+        server, options = harbour(auth=authenticate), {}
+    async with served(server, transport, tmp_path, **options) as (url, _scope):
+        with contextlib.suppress(MCPError):  # over HTTP the client tries again
+            async with Client(url):
+                pass
+        async with Client(url) as client:
+            assert text(await client.call_tool("who")) == "xenia"
 
 
 async def test_options_that_contradict_each_other_are_rejected(tmp_path):
