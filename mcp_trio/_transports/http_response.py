@@ -391,9 +391,10 @@ class StreamSource:
         raise NotImplementedError
 
     def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:  # noqa: ARG002
-        """Return the response for a stream that has ended without a message.
+        """Return the response for a stream that has ended without a response to its request.
 
-        None: the response is empty.
+        None: the response is empty. Of an event stream that was started, the body is the last event
+        if the client cannot reconnect.
         """
         return None
 
@@ -571,6 +572,10 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             last = Event(id=source.add_last_event(stream), retry_ms=http.sse_retry_ms)
             await exchange.send(encode_event(last))
             stream.stop_sending(sender)  # the client may reconnect before this response has ended
+        elif stream.awaits and stream.number is None:
+            unanswered = source.unanswered(stream)  # no other response can tell the client
+            if unanswered is not None:
+                await exchange.send(encode_event(Event(unanswered[2])))
         await exchange.end()
 
 
