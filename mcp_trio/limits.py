@@ -260,8 +260,9 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
     """Seconds for the headers of a request or WebSocket handshake, and for a TLS handshake."""
 
     bodies_bytes_max: int = 64 * MIB
-    """Bytes of the unfinished request bodies and WebSocket messages of one client address: 503, or
-    close code 1013, for more. A single one may in any case have `limits.messages.bytes_max`."""
+    """Bytes of the unfinished request bodies and messages, over WebSocket, TCP and Unix sockets, of
+    one client address: 503, close code 1013, or the end of the connection, for more. A single one
+    may in any case have `limits.messages.bytes_max`."""
 
     body_seconds: float = 60.0
     """Seconds in which each further `limits.messages.chunk_bytes` of a body have to arrive."""

@@ -75,6 +75,11 @@ class LineSplitter:
         self._is_discarding = False
         self._is_first_line = True
 
+    @property
+    def pending_bytes(self) -> int:
+        """The size of the incomplete line in memory."""
+        return self._pending_bytes
+
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes | Oversized]:
         """Return the messages that `chunk` completes, in order."""
         data = bytes(chunk)

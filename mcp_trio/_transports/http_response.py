@@ -40,7 +40,7 @@ class TooManyBodiesError(Exception):
 
 @attrs.define(eq=False, repr=False)
 class UnfinishedBody:
-    """The received bytes of a request body, or of a WebSocket message, that is not complete."""
+    """The received bytes of a request body, or of a message, that is not complete."""
 
     bodies: Shares
     network: str | None

@@ -26,6 +26,11 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.shares import Shares, network_of, shares_of
 from mcp_trio._transports.buffered_sockets import ConnectedSocket, ip_address_of
 from mcp_trio._transports.channel import text_with_cause
+from mcp_trio._transports.http_response import (
+    TooManyBodiesError,
+    UnfinishedBody,
+    shares_of_bodies,
+)
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
 from mcp_trio._transports.peer_log import PeerLog
@@ -64,6 +69,7 @@ class SocketChannel(LineChannel):
         auth: At the server's end: the client as `authorize` has authenticated it.
         is_first_byte_checked: Whether the first byte was checked, as a server does.
         network: At the server's end: the network of the client; None for a Unix socket.
+        unfinished: At the server's end: counts the bytes of the incomplete message.
     """
 
     socket: ConnectedSocket
@@ -72,10 +78,12 @@ class SocketChannel(LineChannel):
     auth: AuthInfo | None = None
     is_first_byte_checked: bool = True
     network: str | None = attrs.field(default=None, init=False)
+    unfinished: UnfinishedBody | None = attrs.field(default=None, init=False)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return the messages that have arrived, with their sender if it is known."""
         messages = await super().receive()
+        self._count_unfinished()
         if self.auth is None:
             return messages
         return [
@@ -83,7 +91,17 @@ class SocketChannel(LineChannel):
             for message in messages
         ]
 
+    def _count_unfinished(self) -> None:
+        if self.unfinished is not None:
+            try:
+                self.unfinished.count(self._splitter.pending_bytes)
+            except TooManyBodiesError as error:
+                raise ConnectionLost(
+                    f"the connection with {self.name} is closed: {error}"
+                ) from None
+
     def _read(self) -> bytes:
+        self._count_unfinished()
         chunk = super()._read()
         if not self.is_first_byte_checked and chunk:
             self.is_first_byte_checked = True
@@ -315,10 +333,13 @@ class SocketHost:
     handle: Handle
     limits: Limits
     _shares: Shares = attrs.field(init=False)
+    # The bytes of the unfinished messages of all clients.
+    _bodies: Shares = attrs.field(init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._shares = shares_of("limits.http.connections_max", self.limits)
+        self._bodies = shares_of_bodies(self.limits)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
@@ -330,11 +351,13 @@ class SocketHost:
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
         channel.is_first_byte_checked, channel.network = False, network
+        channel.unfinished = UnfinishedBody(self._bodies, network)
         self._shares.take(network)
         try:
             await self._serve(channel)
         finally:
             self._shares.give_back(network)
+            channel.unfinished.release()
 
     async def _serve(self, channel: SocketChannel) -> None:
         try:

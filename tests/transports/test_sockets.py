@@ -1,5 +1,6 @@
 """Unix domain sockets and TCP with line framing, over real sockets."""
 
+import contextlib
 import os
 import socket
 import stat
@@ -292,6 +293,40 @@ async def test_connections_over_the_limit_are_closed(tcp_site, caplog):
     assert "limits.http.connections_max" in caplog.text
     for channel in (first, second):
         await channel.aclose()
+
+
+async def test_the_unfinished_messages_of_a_client_are_limited_together(tcp_site):
+    limits = Limits(messages=MessageLimits(bytes_max=MIB), http=HttpLimits(bodies_bytes_max=MIB))
+    port, arrivals = await tcp_site(limits=limits)
+    part = b"{" + b"a" * 600_000
+    received = []
+
+    @contextlib.asynccontextmanager
+    async def sending(data):
+        ours = await trio.open_tcp_stream("127.0.0.1", port)
+        async with ours, trio.open_nursery() as nursery:
+            nursery.start_soon(ours.send_all, data)
+            yield ours, await arrivals.receive(), nursery
+            nursery.cancel_scope.cancel()
+
+    async def receive(channel):
+        received.extend(await channel.receive())
+
+    with trio.fail_after(10):
+        async with sending(part) as (ours, channel, nursery):
+            nursery.start_soon(receive, channel)
+            while channel._splitter.pending_bytes < len(part):
+                await trio.lowlevel.checkpoint()
+            async with sending(part) as (_, other, _):
+                with pytest.raises(ConnectionLost, match=r"limits\.http\.bodies_bytes_max"):
+                    await other.receive()
+            await ours.send_all(b"}\n")
+            while not received:
+                await trio.lowlevel.checkpoint()
+            # The bytes of the complete message do not count.
+            async with sending(part + b"}\n") as (_, other, _):
+                await receive(other)
+    assert [len(each) for each in received] == [len(part) + 1] * 2
 
 
 async def test_a_rejected_connection_counts_until_it_is_closed(tcp_site, caplog):
