@@ -351,9 +351,9 @@ class McpEndpoint:
                 stream, jobs = runtime.pool.collect(deliver)
             else:
                 stream = deliver()
-        except DuplicateIdError:
-            text = f"an unfinished request has the same id: {awaited[0]!r}"
-            raise RejectedError(Rejection(status=400, text=text, id=awaited[0])) from None
+        except DuplicateIdError as error:
+            text = f"an unfinished request has the same id: {error.id!r}"
+            raise RejectedError(Rejection(status=400, text=text, id=error.id)) from None
         except TooManyStreamsError:
             text = "too many requests of this session wait for responses (limits.http.streams_max)"
             raise RejectedError(_busy(429, text, awaited[0])) from None

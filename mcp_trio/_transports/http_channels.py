@@ -153,6 +153,10 @@ class RoutedChannel(ABC):
 class DuplicateIdError(Exception):
     """A request has the id of another request that is not answered yet."""
 
+    def __init__(self, request_id: RequestId) -> None:
+        super().__init__(request_id)
+        self.id = request_id
+
 
 class TooManyStreamsError(Exception):
     """The session has `limits.http.streams_max` unanswered requests already."""
@@ -233,7 +237,9 @@ class SessionChannel(RoutedChannel):
         if awaited:
             ids, stream_of = frozenset(awaited), self._stream_of
             if len(ids) < len(awaited) or not ids.isdisjoint(stream_of):
-                raise DuplicateIdError
+                raise DuplicateIdError(
+                    next(it for it in awaited if it in stream_of or awaited.count(it) > 1)
+                )
             if len(stream_of) + len(ids) > self.limits.http.streams_max:
                 raise TooManyStreamsError
             stream = ResponseStream(self.limits, awaits=ids, is_json_only=is_json_only)

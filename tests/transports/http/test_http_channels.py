@@ -146,9 +146,10 @@ async def test_sending_is_a_checkpoint():
 async def test_a_duplicate_id_is_rejected_and_not_delivered():
     made = channel()
     deliver(made, 1, id=1)
-    for awaited in ([1], [2, 1], [2, 2]):
-        with pytest.raises(DuplicateIdError):
+    for awaited, duplicate in (([1], 1), ([2, 1], 1), ([3, 2, 2], 2)):
+        with pytest.raises(DuplicateIdError) as rejected:
             deliver(made, *awaited, id=1)
+        assert rejected.value.id == duplicate
     assert len(await made.receive()) == 1
     send_text(made, "a", 1, is_response=True)
     deliver(made, 1, 2, id=1)
