@@ -1044,7 +1044,8 @@ class HttpApp:
 
     async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
-        check_method(pending, "GET")
+        if pending.request.method != "HEAD":
+            check_method(pending, "GET")
         assert self.protected is not None
         await pending.answer(
             200,

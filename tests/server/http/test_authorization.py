@@ -277,6 +277,7 @@ async def test_the_metadata_need_no_token(site, path):
         "bearer_methods_supported": ["header"],
         "dpop_signing_alg_values_supported": [*ALGORITHMS],
     }
+    assert (await site.ask("HEAD", path=path)).status == 200
     assert (await site.ask("POST", {}, path=path)).status == 405
 
 
