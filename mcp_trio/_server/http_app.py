@@ -1079,9 +1079,11 @@ class _RuntimeTask:
     Attributes:
         ready: Set when the runtime runs, or has failed to start.
         error: The error that kept the runtime from starting.
+        scope: The cancel scope in which the runtime runs.
     """
 
     app: HttpApp
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     ready: trio.Event = attrs.field(factory=trio.Event, init=False)
     error: BaseException | None = attrs.field(default=None, init=False)
 
@@ -1100,7 +1102,7 @@ class _RuntimeTask:
                 self.error = error
 
         try:
-            with errors_handled_by(keep):
+            with errors_handled_by(keep), self.scope:
                 await self.app.runtime.run(task_status=self)
         finally:
             self.ready.set()
@@ -1156,10 +1158,16 @@ class AsgiApp:
     async def aclose(self) -> None:
         """Hand sessions over to other instances, and close the rest, in bounded time.
 
-        A later request starts a new runtime.
+        A lifespan that is starting has `limits.shutdown.exit_seconds`, and is then cancelled. A
+        later request starts a new runtime.
         """
         task, self._task = self._task, None
         if task is not None:
-            await task.app.runtime.hand_over()
-            task.app.runtime.close()
-            await task.app.runtime.ended.wait()
+            runtime = task.app.runtime
+            await runtime.hand_over()
+            runtime.close()
+            with trio.move_on_after(runtime.limits.shutdown.exit_seconds):
+                await task.ready.wait()
+            if not task.ready.is_set():
+                task.scope.cancel()
+            await runtime.ended.wait()

@@ -345,6 +345,26 @@ async def test_an_application_closed_during_its_start_ends_its_lifespan(
     assert reported == ["begins", "ends"]
 
 
+async def test_closing_an_application_cancels_a_lifespan_that_hangs_in_its_start(autojump_clock):
+    @contextlib.asynccontextmanager
+    async def lifespan(_server):
+        await trio.sleep_forever()
+        yield
+
+    limits = Limits(shutdown=ShutdownLimits(exit_seconds=2))
+    app, statuses = harbour(lifespan=lifespan, limits=limits).asgi(), []
+
+    async def greet():
+        status, _head, _body = await greeted(app)
+        statuses.append(status)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greet)
+        await trio.sleep(1)
+        await app.aclose()
+    assert statuses == [503]
+
+
 # The principal that `auth=` gives, in handlers, states and recordings.
 
 
