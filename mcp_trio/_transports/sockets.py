@@ -244,12 +244,17 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
     if sys.platform == "win32":
         raise OSError(errno.EAFNOSUPPORT, _NO_UNIX_SOCKETS, os.fspath(path))
     text = os.fspath(path)
+    # Only for the removal: a relative path may be the only one that is short enough to be bound.
+    absolute = os.path.abspath(text)  # noqa: ASYNC240, PTH100 - it reads no file
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
         with locked_path(text):
             _remove_stale(text, bound.family)
             umask = os.umask(_OWNER_ONLY_UMASK)
             try:  # the file has its final mode at once: before a `chmod` other users could connect
                 bound.bind(text)
+            except OSError as error:  # a path that is too long has no number, and is not named
+                number, reason = error.errno or errno.ENAMETOOLONG, error.strerror or str(error)
+                raise OSError(number, reason, text) from error
             finally:
                 os.umask(umask)
             made = os.lstat(text)
@@ -258,7 +263,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
         try:
             yield trio.SocketListener(trio.socket.from_stdlib_socket(bound))
         finally:
-            _remove_own(text, made)
+            _remove_own(absolute, made)
 
 
 def _remove_own(path: str, made: os.stat_result) -> None:

@@ -159,6 +159,24 @@ async def test_the_socket_file_is_removed_unless_it_was_replaced(tmp_path):
     assert path.read_text() == "somebody else's"
 
 
+async def test_the_socket_file_is_removed_although_the_working_directory_has_changed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with unix_listener("s"):
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+    assert not (tmp_path / "s").exists()
+
+
+async def test_a_path_that_is_too_long_is_named(tmp_path):
+    path = tmp_path / ("s" * 200)
+    with pytest.raises(OSError, match="too long") as raised:
+        async with unix_listener(path):
+            pass
+    assert raised.value.filename == str(path)
+
+
 async def test_only_the_socket_of_a_dead_server_is_replaced(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
