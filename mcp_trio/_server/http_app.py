@@ -12,6 +12,7 @@ A function that gets a `PendingRequest` raises `RejectedError` if the request is
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context, copy_context
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -62,6 +63,7 @@ from mcp_trio._session.exceptions import (
     split_faults,
 )
 from mcp_trio._session.handlers import CRASH_TEXT
+from mcp_trio._session.lanes import run_in_context
 from mcp_trio._session.leader_followers import CollectedJob, lead
 from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, AsgiUpgrade, Receive, Scope, Send
 from mcp_trio._transports.concurrency import (
@@ -108,6 +110,8 @@ class PendingRequest(msgspec.Struct, eq=False):
         headers: Headers that every response to the request has.
         is_second_try: Whether the session was looked for on other instances already.
         rejection: The text of the rejection that was sent; "" without one.
+        variables: The context variables of the request, which a verifier of tokens may set; those
+            of the connection without one.
     """
 
     exchange: Exchange
@@ -117,6 +121,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     is_received: bool = False
     is_second_try: bool = False
     rejection: str = ""
+    variables: Context | None = None
 
     async def body(self) -> bytes:
         """Return the complete body; one that is too large is rejected."""
@@ -760,7 +765,8 @@ class CustomRoutes:
             # In the task of the connection, the context variables that the handler sets would stay
             # set for the next request, which may be that of another user behind the same proxy.
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(handle)
+                variables = pending.variables or copy_context()
+                variables.run(nursery.start_soon, handle)
 
         if await run_while_connected(pending.exchange, handle_in_task):
             (outcome,) = outcomes
@@ -1057,8 +1063,11 @@ class HttpApp:
 async def _authenticate_and_respond(
     protected: "ProtectedResource", route: _Responder, pending: PendingRequest
 ) -> None:
+    # The context variables that the verifier sets must not stay set for the connection, as in
+    # `CustomRoutes`.
+    variables = pending.variables = copy_context()
     with faults_as_exceptions():
-        auth = await protected.authenticate(pending.request)
+        auth = await run_in_context(variables, protected.authenticate(pending.request))
     if isinstance(auth, Rejection):
         raise RejectedError(auth)
     pending.request = pending.request.with_auth(auth)

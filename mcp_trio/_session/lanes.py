@@ -221,9 +221,35 @@ def drive(
         trap = None
 
 
+@coroutine
+def run_in_context(
+    context: Context, running: Coroutine[Any, Any, Any]
+) -> Generator[Trap, Any, Any]:
+    """Run a coroutine to its end with these context variables, and return its result."""
+    advance: Callable[[Any], Trap] = running.send
+    value: Any = None
+    while True:
+        try:
+            trap = context.run(advance, value)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            value = None  # It may hold an error, whose traceback holds this frame.
+        advance = running.send
+        try:
+            value = yield trap
+        except GeneratorExit:
+            context.run(running.close)
+            raise
+        except BaseException as error:
+            advance, value = running.throw, error
+
+
 # `types.coroutine` keeps the code object of the function.
 DRIVER: Final[CodeType] = drive.__code__
 """The code of `drive`, whose frame stands between a task and the coroutine that it runs."""
+
+_DRIVERS: Final = frozenset({DRIVER, run_in_context.__code__})
 
 
 def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
@@ -233,7 +259,7 @@ def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
         frames = trio.lowlevel.Task.iter_await_frames(followed)
         followed = None
         for frame, line in frames:
-            if frame.f_code is DRIVER:
+            if frame.f_code in _DRIVERS:
                 followed = SimpleNamespace(coro=frame.f_locals["running"])
                 break
             yield frame, line

@@ -1,5 +1,6 @@
 """Lanes: the driver reports each step of a task to the sequencers of its lanes, and hides none."""
 
+import contextvars
 import functools
 import gc
 import types
@@ -18,6 +19,7 @@ from mcp_trio._session.lanes import (
     enter_lane,
     lane_in,
     operation,
+    run_in_context,
     watch_lanes,
 )
 
@@ -348,3 +350,37 @@ async def test_a_task_of_the_pool_has_a_lane_of_its_own_only_if_its_spawner_has_
     spawned = as_spawned(trio.lowlevel.current_task().context)
     assert spawned[LANE].name == "r1.0"
     assert LANE.get().name == "r1"
+
+
+# Context variables of one request.
+
+
+PLACE = contextvars.ContextVar("place", default="outside")
+
+
+@pytest.mark.parametrize("ending", ["result", "error", "close"])
+def test_each_step_of_a_coroutine_has_its_own_context_variables(ending):
+    seen = []
+
+    @types.coroutine
+    def waits():
+        PLACE.set("inside")
+        try:
+            seen.append((yield "first"))
+        finally:
+            seen.append(PLACE.get())
+        return "done"
+
+    running = run_in_context(contextvars.copy_context(), waits())
+    assert running.send(None) == "first"
+    if ending == "result":
+        with pytest.raises(StopIteration) as stop:
+            running.send("value")
+        assert stop.value.value == "done"
+    elif ending == "error":
+        with pytest.raises(KeyError):
+            running.throw(KeyError())
+    else:
+        running.close()
+    assert seen == ["value", "inside"][ending != "result" :]
+    assert PLACE.get() == "outside"

@@ -446,3 +446,31 @@ async def test_context_variables_of_a_handler_end_with_its_request(nursery, serv
         found = [await http.get(url.replace("/mcp", f"/x/{name}")) for name in ("ada", "bo")]
     assert [each.text for each in found] == ["nobody", "nobody"]
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_context_variables_of_a_verifier_end_with_its_request(nursery, waits):
+    async def verify(request):
+        name = request.header("x-user")
+        USER.set(name)
+        if waits:
+            await trio.lowlevel.checkpoint()
+        assert USER.get() == name
+        return name
+
+    server = Server("harbour", auth=verify)
+
+    @server.route("/own")
+    async def own(_request):
+        return USER.get()
+
+    @server.route("/public", is_public=True)
+    async def public(_request):
+        return USER.get()
+
+    url = await nursery.start(functools.partial(server.serve_http, port=0))
+    async with httpx2.AsyncClient() as http:
+        own_page = await http.get(url.replace("/mcp", "/own"), headers={"X-User": "ada"})
+        public_page = await http.get(url.replace("/mcp", "/public"))
+    assert (own_page.text, public_page.text) == ("ada", "nobody")
+    nursery.cancel_scope.cancel()
