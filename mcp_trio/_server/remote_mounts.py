@@ -580,7 +580,11 @@ class RemoteCall:
                 await self.put(event)
         finally:
             self.end()
-            del connection.calls[self]
+            try:
+                if self._scope.cancelled_caught:
+                    await connection.settle_cancellation()
+            finally:
+                del connection.calls[self]
 
     async def put(self, event: MountEvent) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
@@ -842,6 +846,19 @@ class RemoteConnection:
         await notifications_handled(client)
         is_question = isinstance(result, types.InputRequiredResult)
         return _mount_event("input required" if is_question else "result", result)
+
+    async def settle_cancellation(self) -> None:
+        """Wait, in bounded time, until the server has seen the cancellation of a request.
+
+        A question or a log message that it has sent before must not reach another client, which may
+        be that of the next request.
+        """
+        if self.key.is_stateless and self._open_client is not None:
+            with (
+                suppress(MCPError),
+                trio.move_on_after(self.mount.template.limits.shutdown.close_seconds),
+            ):
+                await self._open_client.ping()
 
     async def keep_connected(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""

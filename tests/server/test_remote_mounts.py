@@ -1,6 +1,7 @@
 """Remote servers that are mounted into another server."""
 
 import itertools
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -565,6 +566,85 @@ async def test_each_stateless_client_is_asked_for_its_own_request_only(nursery, 
             calls.start_soon(call, name)
     assert sorted(results) == ["Ada: Ada", "Bob: Bob"]
     assert len(flaky.scopes) == (2 if inner == LEGACY else 1)
+
+
+async def test_a_question_of_a_cancelled_request_is_not_put_to_the_next_client(nursery):
+    called, cancelled, begun, may_ask = (trio.Event() for _ in range(4))
+    asked, answers = [], []
+
+    class Legacy:
+        """Asks a question in its first call, before it has read the cancellation."""
+
+        async def serve(self, channel):
+            async def send(**members):
+                await channel.send([json.dumps({"jsonrpc": "2.0", **members}).encode()])
+
+            has_asked = False
+            while received := await channel.receive():
+                for message in map(json.loads, received):
+                    method = message.get("method")
+                    if method is None:
+                        answers.append(message)
+                    elif method == "tools/call" and not called.is_set():
+                        called.set()
+                        await may_ask.wait()
+                        has_asked = True
+                        schema = {"type": "object", "properties": {}}
+                        params = {"message": "Ada?", "requestedSchema": schema}
+                        await send(id="q", method="elicitation/create", params=params)
+                    elif "id" in message and not (has_asked and method == "tools/call"):
+                        await send(id=message["id"], result=RESULTS.get(method, {}))
+
+    server = hub((remote(Legacy(), LEGACY), "w"))
+
+    @server.middleware
+    async def note(request, call_next):
+        if cancelled.is_set():
+            begun.set()
+        try:
+            return await call_next(request)
+        finally:
+            if called.is_set():
+                cancelled.set()
+
+    url = await nursery.start(partial(server.serve_http, port=0))
+
+    async def call(name):
+        def answer(_params):
+            asked.append(name)
+            return True
+
+        options = {"elicitation": answer, "protocol_versions": [STATELESS]}
+        async with Client(url, **options) as client:
+            await client.call_tool("w_ask")
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as ada:
+            ada.start_soon(call, "Ada")
+            await called.wait()
+            ada.cancel_scope.cancel()
+        await cancelled.wait()
+        async with trio.open_nursery() as calls:
+            calls.start_soon(call, "Bob")
+            await begun.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            may_ask.set()
+            while not answers:
+                await trio.sleep(0)
+            calls.cancel_scope.cancel()
+    assert asked == []
+    assert "error" in answers[0]
+
+
+RESULTS = {
+    "initialize": {
+        "protocolVersion": LEGACY,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "asking", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": []},
+}
 
 
 async def test_a_question_without_a_running_request_is_rejected():
