@@ -68,7 +68,7 @@ from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio._session.handler_journal import HandlerJournal
-from mcp_trio._session.handlers import Handling
+from mcp_trio._session.handlers import CRASH_TEXT, Handling
 from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane
@@ -165,6 +165,11 @@ class ClientAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _mount_event(kind: str, body: Any) -> MountEvent:
     return MountEvent(kind, msgspec.Raw(msgspec.json.encode(body)))
+
+
+def _first_line(error: object) -> str:
+    """Return the part of an error's text for clients: the last lines of stderr may follow it."""
+    return str(error).partition("\n")[0]
 
 
 class Unavailable(Exception):  # noqa: N818 - named like the errors of `mcp_trio.errors`
@@ -572,11 +577,10 @@ class RemoteCall:
                 except Unavailable as error:
                     event = _mount_event("lost", str(error))
                 except MCPError as error:
-                    event = _mount_event("lost", f"did not answer: {error}")
-                except Exception as error:
+                    event = _mount_event("lost", f"did not answer: {_first_line(error)}")
+                except Exception:
                     logger.exception("a request to %s failed", connection.mount.label)
-                    text = f"did not answer: {type(error).__name__}: {error}"
-                    event = _mount_event("lost", text)
+                    event = _mount_event("lost", f"did not answer: {CRASH_TEXT}")
                 await self.put(event)
         finally:
             self.end()
@@ -817,7 +821,7 @@ class RemoteConnection:
         if self._open_client is None:
             seconds = max(self._retry_at - trio.current_time(), 0)
             raise Unavailable(
-                f"is connected again in {seconds:.1f} s at the earliest: {self._loss}"
+                f"is connected again in {seconds:.1f} s at the earliest: {_first_line(self._loss)}"
             )
         return self._open_client
 
@@ -868,8 +872,11 @@ class RemoteConnection:
             while True:
                 try:
                     client = await self._connect()
-                except Exception as error:  # Such as an invalid option, or a missing command.
-                    self._lose(str(error) or type(error).__name__)
+                except MCPError as error:
+                    self._lose(str(error))
+                except Exception:  # Such as an invalid option.
+                    logger.exception("connecting to %s failed", self.mount.label)
+                    self._lose(CRASH_TEXT)
                 else:
                     self._open_client, self._loss, failures = client, "", 0
                     self._state_wakeup.wake()
@@ -881,6 +888,7 @@ class RemoteConnection:
                     self.may_have_changed = True  # while the connection is lost
                     while not self._loss:
                         await self._state_wakeup.wait()
+                logger.warning("%s, is not connected: %s", self.mount.label, self._loss)
                 seconds = pause_seconds(failures, limits, random_source)
                 failures += 1
                 self._retry_at = trio.current_time() + seconds

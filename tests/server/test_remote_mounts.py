@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -237,6 +238,45 @@ async def test_a_server_that_cannot_be_started_is_named_in_the_error_and_left_ou
             await client.get_prompt("w_plan", {"city": "Oslo"})
         assert {tool.name for tool in await client.list_tools()} == {"v_forecast", "v_measure"}
     assert "tools/list lacks the entries of the server no-such-command" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["end", "greet"])
+async def test_the_stderr_of_a_mounted_command_is_logged_and_not_sent_to_clients(
+    tmp_path, caplog, tool
+):
+    script = tmp_path / "server.py"
+    script.write_text(
+        "import os, sys\n"
+        "from mcp_trio import Server\n"
+        "server = Server('other')\n"
+        "@server.tool\n"
+        "def end():\n"
+        "    sys.stderr.write('a secret\\n')\n"
+        "    sys.stderr.flush()\n"
+        "    os._exit(3)\n"
+        "if sys.argv[1] == 'greet':\n"
+        "    sys.exit('a secret')\n"
+        "server.run()\n"
+    )
+    async with Client(hub(([sys.executable, str(script), tool], "w"))) as client:
+        for _ in range(2):
+            with pytest.raises(ToolError, match="exited with status") as caught:
+                await client.call_tool(f"w_{tool}")
+            assert "secret" not in str(caught.value)
+    assert "a secret" in caplog.text
+
+
+async def test_an_exception_of_a_mounted_client_is_logged_and_not_sent_to_clients(caplog):
+    def fail():
+        raise ValueError("a secret")
+
+    server = hub((remote(weather(), STATELESS, trace=fail), "w"))
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match=r"'w', .*: internal error") as caught:
+            await client.call_tool("w_forecast", {"city": "Oslo"})
+        assert "secret" not in str(caught.value)
+    assert "a secret" in caplog.text
 
 
 @all_versions
