@@ -78,6 +78,7 @@ from mcp_trio._transports.connections import RandomSource, State, pause_seconds
 from mcp_trio.errors import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     MCPError,
     RequestError,
     ResourceNotFound,
@@ -474,6 +475,8 @@ class RemoteSession:
                 answer = ClientAnswer(failure=Failure.of(error))
             except MCPError as error:
                 answer = ClientAnswer(failure=Failure(INTERNAL_ERROR, str(error)))
+            except (TypeError, ValueError) as error:  # The question is malformed.
+                answer = ClientAnswer(failure=Failure(INVALID_PARAMS, str(error)))
             reply = partial(call.answer, number, answer)
             arguments = {"question": number, "answer": answer}
             await perform(handling, self._effect("answer", arguments, reply))

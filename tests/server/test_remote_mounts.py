@@ -13,9 +13,10 @@ import trio.testing
 from memory_sessions import client_session
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError
-from mcp_trio.errors import RESOURCE_NOT_FOUND, ReplayDivergence, ResourceNotFound
+from mcp_trio.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, ReplayDivergence, ResourceNotFound
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import replay
+from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult, ResourceLink
 from tests.processes import loaded_by
@@ -277,6 +278,30 @@ async def test_an_exception_of_a_mounted_client_is_logged_and_not_sent_to_client
             await client.call_tool("w_forecast", {"city": "Oslo"})
         assert "secret" not in str(caught.value)
     assert "a secret" in caplog.text
+
+
+@both_versions
+async def test_a_malformed_question_of_a_mounted_server_is_answered_by_an_error(outer):
+    answers = []
+
+    class Malformed:
+        async def serve(self, channel):
+            peer = WirePeer(channel)
+            await peer.answer_initialize(protocol_version=LEGACY, capabilities={"tools": {}})
+            call = await peer.receive()
+            schema = {"type": "object", "properties": {"address": {"type": "object"}}}
+            question = {"message": "where?", "requestedSchema": schema}
+            await peer.send_request("elicitation/create", question, id=1)
+            answers.append(await peer.receive())
+            await peer.send_result(call, {"content": [{"type": "text", "text": "done"}]})
+            await trio.sleep_forever()
+
+    options = {"elicitation": lambda _: {}, "protocol_versions": [outer]}
+    async with Client(hub((remote(Malformed(), LEGACY), "w")), **options) as client:
+        assert (await client.call_tool("w_ask")).content[0].text == "done"
+    (answer,) = answers
+    assert answer["error"]["code"] == INVALID_PARAMS
+    assert "address: the type of a field must be" in answer["error"]["message"]
 
 
 @all_versions
