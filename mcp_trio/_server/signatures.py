@@ -368,7 +368,8 @@ class Signature:
     def arguments_type(self) -> type[msgspec.Struct]:
         """A struct with one field for each parameter, which rejects unknown members."""
         fields = [parameter.as_field() for parameter in self.parameters.values()]
-        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        # A class whose name is an underscore does not change the names of fields like `__city`.
+        return msgspec.defstruct("_", fields, kw_only=True, forbid_unknown_fields=True)
 
     @cached_property
     def schema(self) -> dict[str, Any]:

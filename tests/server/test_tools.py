@@ -632,6 +632,17 @@ async def test_an_argument_arrives_as_its_type(server, serve):
     assert await asker.call("dock", port={"name": "Oslo", "berths": [1, 2]}) == "Oslo 3"
 
 
+async def test_an_argument_may_begin_with_underscores(server, serve):
+    @server.tool
+    def join(_a: str, __b: str, __c__: list[str] | None = None) -> list[str]:
+        return [_a, __b, *(__c__ or ())]
+
+    asker = await serve(server)
+    params = {"name": "join", "arguments": {"_a": "1", "__b": "2"}}
+    result = await asker.result("tools/call", params)
+    assert result["content"] == [{"type": "text", "text": '["1","2"]'}]
+
+
 async def test_many_calls_run_at_the_same_time(server, serve):
     release = trio.Event()
     waiting = []
