@@ -41,7 +41,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
         `total_seconds` limits the time of the server in all rounds together; the time of the
         client's answers does not count. A result without input requests, only with a state, is
-        retried with growing pauses.
+        retried with growing pauses, which count.
 
         Raises:
             RemoteProtocolError: The server requests input for which the client has announced no
@@ -70,7 +70,8 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 )
             rounds += 1
             if not result.input_requests:
-                await trio.sleep(pause_seconds)
+                await trio.sleep(max(min(pause_seconds, left_seconds), 0))
+                left_seconds -= pause_seconds
                 pause_seconds = min(2 * pause_seconds, limits.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
             started = trio.current_time()

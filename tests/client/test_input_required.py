@@ -404,6 +404,16 @@ async def test_the_total_timeout_covers_all_rounds_without_the_answers(
     await client.aclose()
 
 
+@pytest.mark.requirement("TIME-05")
+async def test_the_total_timeout_covers_the_pauses_between_rounds(nursery, autojump_clock):
+    client, _ = await stateless_client(nursery, answers={"tools/call": needs("s")})
+    begun = trio.current_time()
+    with pytest.raises(RequestTimeout, match=r"within 5 s in all; raise total_seconds$"):
+        await client.call_tool("tide", total_seconds=5)
+    assert trio.current_time() - begun == 5
+    await client.aclose()
+
+
 async def test_the_idle_timeout_applies_to_each_round(nursery, autojump_clock):
     answers = {"tools/call": in_turn(needs(a=ROOTS), None)}
     client, _ = await stateless_client(nursery, answers=answers, roots=[])
