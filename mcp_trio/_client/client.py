@@ -978,8 +978,9 @@ class Client:
         if self._is_stateless:
             await self._subscription.remove(session, uri, seconds=_shortest_seconds(options))
         else:
-            await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
+            # First, so that a task which connects again does not subscribe to it any more.
             self._subscription.uris -= {uri}
+            await self.request(UNSUBSCRIBE, types.UnsubscribeParams(uri=uri), **options)
 
     async def set_roots(self, roots: Roots) -> None:
         """Replace the roots, and notify a legacy server.

@@ -444,6 +444,8 @@ class CallbackSubscription:
             ConnectionLost: The session has ended.
         """
         for uri in sorted(self.uris):
+            if uri not in self.uris:  # Another task has unsubscribed meanwhile.
+                continue
             try:
                 await session.request(SUBSCRIBE, SubscribeParams(uri=uri))
             except (RequestError, LocalProtocolError) as error:

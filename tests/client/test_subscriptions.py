@@ -25,7 +25,7 @@ from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.testing import WirePeer
 from tests.client.conftest import nothing
-from tests.client.stateless import DISCOVERED, LEGACY, STATELESS, Played
+from tests.client.stateless import DISCOVERED, INITIALIZED, LEGACY, STATELESS, Played
 from tests.transports.http.scripted_server import (
     EVENTS,
     URL,
@@ -1003,6 +1003,39 @@ async def test_a_resource_subscribed_to_while_another_task_connects_again_stays(
                 await session.peer.send_notification(UPDATED, {"uri": "x:1", "_meta": meta})
         await trio.testing.wait_all_tasks_blocked()
     assert received == ["x:1"]
+
+
+@attrs.define(eq=False)
+class RestartableLegacy:
+    """A legacy server object that does not answer `resources/subscribe` in later sessions."""
+
+    sessions: list = attrs.field(factory=list)
+
+    async def serve(self, channel):
+        answers = {
+            "initialize": {**INITIALIZED, "protocolVersion": LEGACY[0]},
+            "resources/subscribe": None if self.sessions else {},
+            "resources/unsubscribe": {},
+        }
+        session = Played(WirePeer(channel), answers)
+        self.sessions.append(session)
+        await session.serve()
+
+
+async def test_a_resource_unsubscribed_from_while_another_task_connects_again_stays_so(nursery):
+    server = RestartableLegacy()
+    async with Client(server, protocol_versions=LEGACY, restart=True) as client:
+        for uri in ("x:1", "x:2"):
+            await client.subscribe(uri)
+        client._session.shut("lost")
+        nursery.start_soon(client.unsubscribe, "x:0")
+        await trio.testing.wait_all_tasks_blocked()
+        await client.unsubscribe("x:2")
+        session = server.sessions[1]
+        (waiting,) = (it for it in session.requests if it["method"] == "resources/subscribe")
+        await session.peer.send_result(waiting, {})
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.asked("resources/subscribe") == [{"uri": "x:1"}]
 
 
 @pytest.mark.requirement("SUB-18", "TRAP-108")
