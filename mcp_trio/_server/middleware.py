@@ -174,6 +174,7 @@ class ResultLimit:
 
 
 _CACHED_MAX: Final = 1_000
+_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 def _checked_tools(tools: Collection[str]) -> Collection[str]:
@@ -187,8 +188,8 @@ class CacheResults:
     """A middleware that keeps the results of tools for a time, for each client and its rights.
 
     A client gets a kept result only if it may call the tool at that time.
-    A result that was found is recorded, so that a replay of one session repeats it. Of more than
-    1,000 results the newest are kept.
+    A result that was found is recorded, so that a replay of one session repeats it. The newest
+    1,000 results are kept, as far as they and their arguments have at most 16 MiB together.
 
     Attributes:
         tools: The names of the tools. Their results should depend on the arguments only.
@@ -197,8 +198,9 @@ class CacheResults:
 
     tools: Collection[str] = attrs.field(converter=_checked_tools)
     seconds: float = attrs.field(validator=attrs.validators.gt(0))
-    # The JSON text of each result, and the time until which it is kept.
-    _kept: dict[str, tuple[str, float]] = attrs.field(factory=dict[Any, Any], init=False)
+    # The JSON text of each result, and the time until which it is kept; and the size of all texts.
+    _kept: dict[bytes, tuple[bytes, float]] = attrs.field(factory=dict[Any, Any], init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Return the kept result of such a call, or run it and keep its result."""
@@ -218,14 +220,23 @@ class CacheResults:
             return METHODS[request.method].decode_result(msgspec.Raw(found.encode()))
         result = await call_next(request)
         if isinstance(result, CallToolResult) and not result.is_error:
-            text = msgspec.json.encode(result).decode()
-            self._kept.pop(key.decode(), None)  # a new result of an old key becomes the newest
-            self._kept[key.decode()] = text, time.monotonic() + self.seconds
-            if len(self._kept) > _CACHED_MAX:
-                del self._kept[next(iter(self._kept))]
+            text = msgspec.json.encode(result)
+            self._drop(key)  # a new result of an old key becomes the newest
+            size = len(key) + len(text)
+            if size > _CACHED_BYTES_MAX:
+                return result
+            self._kept[key] = text, time.monotonic() + self.seconds
+            self._size_bytes += size
+            while len(self._kept) > _CACHED_MAX or self._size_bytes > _CACHED_BYTES_MAX:
+                self._drop(next(iter(self._kept)))
         return result
+
+    def _drop(self, key: bytes) -> None:
+        if key in self._kept:
+            text, _ = self._kept.pop(key)
+            self._size_bytes -= len(key) + len(text)
 
     async def _find(self, key: str) -> str | None:
         """Return the JSON text of a kept result."""
-        text, until = self._kept.get(key, (None, 0.0))
-        return text if time.monotonic() < until else None
+        text, until = self._kept.get(key.encode(), (b"", 0.0))
+        return text.decode() if time.monotonic() < until else None

@@ -415,3 +415,22 @@ async def test_content_that_middleware_of_the_outer_server_adds_is_changed_as_we
     async with Client(outer, protocol_versions=["2024-11-05"]) as client:
         (content,) = (await client.call_tool("add", {"a": 1, "b": 2})).content
     assert content == TextContent(text="level: sea://level")
+
+
+async def test_large_results_and_arguments_make_room_for_new_ones(server, monkeypatch):
+    monkeypatch.setattr("mcp_trio._server.middleware._CACHED_BYTES_MAX", 10_000)
+    calls = []
+
+    @server.tool
+    async def repeat(text: str, times: int) -> str:
+        calls.append(text[:1])
+        return text * times
+
+    server.middleware(CacheResults({"repeat"}, seconds=60))
+    async with Client(server) as client:
+        for text, times in [("a", 1), ("b" * 8_000, 0), ("a", 1), ("c", 1_000), ("a", 1)]:
+            await client.call_tool("repeat", {"text": text, "times": times})
+        assert calls == ["a", "b", "c", "a"]
+        for text, times in [("d", 8_000), ("d", 8_000), ("a", 1)]:
+            await client.call_tool("repeat", {"text": text, "times": times})
+    assert calls == ["a", "b", "c", "a", "d", "d"]
