@@ -516,8 +516,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _DIGEST_CHARS: Final = 8
 
-# The maximum number of encoded pages that are kept: clients with different scopes see other lists.
+# The maximum number and size of the encoded pages that are kept: clients with different scopes see
+# other lists. An entry that a page leaves out counts as the memory that its key takes in a set.
 _PAGES_MAX: Final = 4096
+_PAGES_BYTES_MAX: Final = 64 * 1024 * 1024
+_HIDDEN_BYTES: Final = 64
+
+# The method, the cursor, the protocol version, and the keys of hidden entries.
+_PageKey: TypeAlias = tuple[str, str | None, ProtocolVersion, frozenset[str] | None]
 
 # A list with more entries than this has one digest in a recording, not one for each entry.
 _DIGESTS_MAX: Final = 1000
@@ -555,9 +561,7 @@ class Registry:
     mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
     visibility: Visibility = attrs.field(factory=Visibility, init=False)
     tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
-    _pages: dict[tuple[str, str | None, ProtocolVersion, frozenset[str] | None], msgspec.Raw] = (
-        attrs.field(factory=dict[Any, msgspec.Raw], init=False)
-    )
+    _pages: dict[_PageKey, msgspec.Raw] = attrs.field(factory=dict[Any, msgspec.Raw], init=False)
     _restricted: dict[str, Sequence[RegisteredEntry]] = attrs.field(
         factory=dict[str, Sequence[RegisteredEntry]], init=False
     )
@@ -955,7 +959,8 @@ class Registry:
             cached = self._encoded_page(method, definitions, next_cursor, protocol_version)
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
-            if start % self.limits.requests.page_items_max == 0 and len(pages) < _PAGES_MAX:
+            is_reachable = start % self.limits.requests.page_items_max == 0
+            if is_reachable and len(pages) < _PAGES_MAX and _size_of(pages) < _PAGES_BYTES_MAX:
                 pages[method, cursor, protocol_version, hidden] = cached
         return cached
 
@@ -1042,6 +1047,10 @@ class Registry:
             with suppress(TypeError):
                 schemas[name] = tool.signature.schema
         return schemas
+
+
+def _size_of(pages: Mapping[_PageKey, msgspec.Raw]) -> int:
+    return sum(len(page) + _HIDDEN_BYTES * len(key[3] or ()) for key, page in pages.items())
 
 
 def _digest(data: bytes) -> str:

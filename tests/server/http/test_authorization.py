@@ -762,8 +762,13 @@ def test_claims_can_be_redacted(tmp_path, issuer, requests, redaction):
         assert replay(file, notes(protected(issuer))).is_complete
 
 
-async def test_many_different_rights_do_not_fill_the_memory(open_site, monkeypatch):
-    monkeypatch.setattr("mcp_trio._server.registry._PAGES_MAX", 3)
+@pytest.mark.parametrize(
+    ("limit", "value", "pages"), [("_PAGES_MAX", 3, 3), ("_PAGES_BYTES_MAX", 1000, 2)]
+)
+async def test_many_different_rights_do_not_fill_the_memory(
+    open_site, monkeypatch, limit, value, pages
+):
+    monkeypatch.setattr(f"mcp_trio._server.registry.{limit}", value)
     server = Server(
         "many",
         auth=StaticTokens(
@@ -776,7 +781,7 @@ async def test_many_different_rights_do_not_fill_the_memory(open_site, monkeypat
     for number in range(10):
         answer = await site.ask_stateless(request("tools/list"), Authorization=f"Bearer {number}")
         assert [each["name"] for each in answer.json["result"]["tools"]] == [f"t{number}"]
-    assert len(server._registry._pages) == 3
+    assert len(server._registry._pages) == pages
 
 
 async def test_a_kept_result_is_for_the_same_rights_only(open_site, issuer):
