@@ -699,11 +699,14 @@ class RemoteConnections:
             self._is_started = True
             self.session.start_actor(self._run)
         await self._ready.wait()
-        alike = [each for each in self._connections if each.key == key]
-        while not any(each.has_room for each in alike) and any(it.is_connecting for it in alike):
+        while True:
+            alike = [each for each in self._connections if each.key == key]
+            connection = next((each for each in alike if each.has_room), None)
+            connecting = next((each for each in alike if each.is_connecting), None)
+            if connection is not None or connecting is None:
+                break
             # Whether requests can share a connection is known once the server is connected.
-            await next(it for it in alike if it.is_connecting).wait_connected()
-        connection = next((each for each in alike if each.has_room), None)
+            await connecting.wait_connected()
         if connection is None:
             connections_max = self.session.connection.limits.requests.mount_connections_max
             if len(self._connections) >= connections_max:
@@ -902,6 +905,7 @@ class RemoteConnection:
     async def aclose(self) -> None:
         """Close the connection, shielded, in bounded time."""
         self._keep_scope.cancel()
+        self._lose("closed on this side")  # Requests may wait for the connection.
         if self._client is not None:
             with trio.CancelScope(shield=True):
                 await self._client.aclose()

@@ -933,6 +933,38 @@ async def test_a_connection_that_is_not_used_makes_room_for_clients_with_other_c
             await plain.call_tool("w_forecast", {"city": "Oslo"})
 
 
+async def test_a_request_does_not_wait_for_a_connection_that_has_made_room():
+    """The connection is that of a cancelled request, and was not open yet."""
+
+    class NeverReady:
+        async def serve(self, _channel):
+            await trio.sleep_forever()
+
+    limits = Limits(requests=RequestLimits(mount_connections_max=1))
+    server = hub((remote(NeverReady(), LEGACY), "w"), limits=limits)
+    options = {"roots": [], "protocol_versions": [STATELESS]}
+    async with Client(server, **options) as client, trio.open_nursery() as calls:
+        errors = []
+
+        async def call():
+            with pytest.raises(ToolError) as caught:
+                await client.call_tool("w_forecast")
+            errors.append(str(caught.value))
+
+        async with trio.open_nursery() as cancelled:
+            cancelled.start_soon(client.call_tool, "w_forecast")
+            await trio.testing.wait_all_tasks_blocked()
+            calls.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            cancelled.cancel_scope.cancel()
+        await client.set_log_level("debug")  # so the next request needs another connection
+        calls.start_soon(client.call_tool, "w_forecast")
+        await trio.testing.wait_all_tasks_blocked()
+        calls.cancel_scope.cancel()
+    (error,) = errors
+    assert "limits.requests.mount_connections_max=1" in error
+
+
 @pytest.mark.parametrize("inner", PROTOCOL_VERSIONS)
 async def test_a_resource_is_read_again_in_the_next_round_of_a_handler(autojump_clock, inner):
     far, server = Server("far"), Server("hub")
