@@ -629,8 +629,10 @@ class Registry:
         self.forget_lists()
 
     def _check_prefix(self, mount: "Mount | RemoteMount") -> None:
-        """Check that an unregistered name can belong to one remote server only."""
+        """Check that an unregistered name can belong to one remote server only, here and above."""
         for other in self._mounts_of_remotes():
+            if other is mount:
+                continue
             first, second = (each.prefix.outer_name("") for each in (mount, other))
             is_alike = first.startswith(second) or second.startswith(first)
             if is_alike and bool(first) is bool(second):
@@ -638,6 +640,8 @@ class Registry:
                     f"the names of {mount.label} could be those of {other.label}: use prefixes of"
                     " which none is the beginning of the other"
                 )
+        for outer_mount in self.mounted_as:
+            outer_mount.outer.registry._check_prefix(outer_mount)  # noqa: SLF001
 
     def add(self, entry: RegisteredEntry, *, replaces: str | None = None) -> None:
         """Add an entry to its table, perhaps in place of the one with the key `replaces`.

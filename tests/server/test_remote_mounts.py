@@ -377,6 +377,15 @@ def test_two_servers_behind_clients_whose_names_could_be_mixed_up_are_an_error(f
     hub((["one"], "x"), (["two"], None))
 
 
+def test_names_that_could_be_mixed_up_at_an_outer_server_are_an_error():
+    middle = Server("middle")
+    server = hub((middle, "m"), (remote(weather(), LEGACY), "m_w"))
+    with pytest.raises(ValueError, match="'m' could be those of the server object"):
+        middle.mount(remote(weather(), LEGACY), prefix="w")
+    assert not middle._registry.remotes
+    assert len(server._registry.remotes) == 1
+
+
 def test_names_of_a_remote_server_cannot_be_hidden():
     server = hub((remote(weather(), STATELESS), "w"))
     with pytest.raises(LookupError, match="can be chosen by kinds= only"):
