@@ -495,9 +495,16 @@ class ServedSession:
                     logger.warning("%s leaves out an entry of %s: %s", method, mount.label, error)
                     continue
                 key = item_key(item)
-                if not self.is_visible(entries.get(key) or unregistered):
+                entry = entries.get(key)
+                if not self.is_visible(entry or unregistered):
                     continue
-                if key in keys:
+                if entry is None:
+                    found = registry.find_mount(unregistered.kind, key)
+                    owner = mount if found is None else found[0]
+                else:
+                    owner = None if entry.origin is None else entry.origin.mount
+                # A client must not take the definition of one entry for that of another.
+                if key in keys or owner is not mount:
                     text = "%s leaves out %r of %s: the server has another one of this name"
                     logger.warning(text, method, key, mount.label)
                     continue

@@ -386,6 +386,23 @@ def test_names_that_could_be_mixed_up_at_an_outer_server_are_an_error():
     assert len(server._registry.remotes) == 1
 
 
+@both_versions
+@pytest.mark.parametrize("prefixes", [(None, "w"), ("w", None)])
+async def test_the_definition_of_a_remote_tool_is_that_of_the_server_that_is_called(
+    caplog, outer, prefixes
+):
+    long_name, short_name = Server("one"), Server("other")
+    long_name.tool("w_plan", description="not called")(lambda: 1)
+    short_name.tool("plan", description="called")(lambda: 2)
+    servers = {None: long_name, "w": short_name}
+    server = hub(*((remote(servers[prefix], LEGACY), prefix) for prefix in prefixes))
+    async with Client(server, protocol_versions=[outer]) as client:
+        (tool,) = await client.list_tools()
+        assert (tool.name, tool.description) == ("w_plan", "called")
+        assert (await client.call_tool("w_plan")).content[0].text == "2"
+    assert "leaves out 'w_plan' of the server object, mounted without a prefix" in caplog.text
+
+
 def test_names_of_a_remote_server_cannot_be_hidden():
     server = hub((remote(weather(), STATELESS), "w"))
     with pytest.raises(LookupError, match="can be chosen by kinds= only"):
