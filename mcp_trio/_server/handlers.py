@@ -984,7 +984,12 @@ class ServedSession:
         tool = self.registry.tools.get(name)
         if tool is None:
             found = self._mount_of_unregistered("tools", name)
-            return found is not None and not await self._is_denied(handling, found[0].rule)
+            if found is None or await self._is_denied(handling, found[0].rule):
+                return False
+            mount, inner_name = found
+            if not isinstance(mount, Mount):
+                return True
+            return await self.mounted_session(mount.inner).may_call(handling, inner_name)
         return self.is_visible(tool) and not await self._is_denied(handling, tool.rule)
 
     async def _is_denied(self, handling: Handling, rule: AccessRule | None) -> bool:

@@ -338,6 +338,27 @@ async def test_a_kept_result_is_only_for_clients_that_may_call_the_tool(server, 
             assert await master.call_tool("secret", result_type=str) == "the code of the gate"
 
 
+async def test_a_kept_result_of_a_remote_tool_is_only_for_clients_that_may_call_it():
+    remote, middle, server = Server("remote"), Server("middle"), Server("server")
+    remote.tool(lambda: "the code of the gate", name="secret")
+    middle.mount(Client(remote), prefix="r", access=lambda ctx: "master" in ctx.state)
+    server.mount(middle, prefix="m")
+
+    @server.tool
+    async def turn(ctx: Context) -> None:
+        if ctx.state.pop("master", None) is None:
+            ctx.state["master"] = True
+
+    server.middleware(CacheResults({"m_r_secret"}, seconds=60))
+    async with Client(server, protocol_versions=["2025-11-25"]) as client:
+        await client.call_tool("turn")
+        for _ in range(2):
+            assert (await client.call_tool("m_r_secret")).content[0].text == "the code of the gate"
+        await client.call_tool("turn")
+        with pytest.raises(RequestError):
+            await client.call_tool("m_r_secret")
+
+
 async def test_servers_may_share_the_object_that_keeps_results():
     cache, texts = CacheResults({"name"}, seconds=60), []
     for text in ("pier", "tower", "pier"):
