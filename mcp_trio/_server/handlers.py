@@ -811,6 +811,8 @@ class ServedSession:
         await self._check_resource(handling, params.uri, is_new=is_new)
         subscriptions_max = self.registry.limits.requests.subscriptions_max
         subscribed = self.announcer.subscribed
+        if is_new and params.uri in subscribed:
+            self._unsubscribe_remote(params.uri)  # another request has subscribed to it meanwhile
         # The number is checked only now, because the check of the resource may have waited.
         if params.uri not in subscribed and len(subscribed) >= subscriptions_max:
             self._unsubscribe_remote(params.uri)  # the check has subscribed to it there

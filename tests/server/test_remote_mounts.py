@@ -560,6 +560,24 @@ async def test_changes_of_a_mounted_server_reach_the_client_of_the_session(outer
             await client.subscribe("no scheme")
 
 
+async def test_one_unsubscription_ends_what_two_simultaneous_requests_subscribed_to():
+    other, passed = weather(), []
+
+    @other.middleware
+    async def note(request, call_next):
+        passed.append(request.method)
+        return await call_next(request)
+
+    options = {"protocol_versions": [LEGACY]}
+    async with Client(hub((remote(other, LEGACY), "w")), **options) as client:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(client.subscribe, "weather://w/Oslo/now")
+        await client.unsubscribe("weather://w/Oslo/now")
+        await trio.testing.wait_all_tasks_blocked()
+        assert passed[-1] == "resources/unsubscribe"
+
+
 async def test_a_log_level_and_changed_roots_reach_the_mounted_server():
     other, roots = Server("weather"), []
 
