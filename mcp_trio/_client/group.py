@@ -274,6 +274,7 @@ class ClientGroup:
         argument: str,
         value: str,
         *,
+        context: Mapping[str, str] | None = None,
         server: str | None = None,
         **options: Unpack[CallOptions],
     ) -> types.CompleteResult:
@@ -286,10 +287,10 @@ class ClientGroup:
         if isinstance(ref, types.PromptReference):
             client, own_name = self._owner(ref.name)
             own_ref = types.PromptReference(name=own_name)
-            return await client.complete(own_ref, argument, value, **options)
+            return await client.complete(own_ref, argument, value, context=context, **options)
         return await self._first_result(
             await self._servers_that_may_have(ref.uri, server, options),
-            lambda client: client.complete(ref, argument, value, **options),
+            lambda client: client.complete(ref, argument, value, context=context, **options),
         )
 
     def _check_name(self, name: str, others: Collection[str]) -> None:

@@ -61,7 +61,9 @@ def port(name, *, uris=(), templates=(), readable=None):
         kind = "ref/prompt" if isinstance(params.ref, t.PromptReference) else "ref/resource"
         if (params.ref.name if kind == "ref/prompt" else params.ref.uri) not in known[kind]:
             raise RequestError(-32602, "nothing of that name")
-        return t.CompleteResult(completion=t.Completion(values=[name, params.argument.value]))
+        known_values = [] if params.context is None else [*params.context.arguments.values()]
+        values = [name, params.argument.value, *known_values]
+        return t.CompleteResult(completion=t.Completion(values=values))
 
     bench = Bench(
         answers={
@@ -339,7 +341,9 @@ async def test_with_a_named_server_no_other_is_asked(ports):
 async def test_an_argument_is_completed_by_its_own_server(ports, ref, options, who):
     async with ClientGroup(ports) as group:
         result = await group.complete(ref, "day", "to", **options)
-    assert result.completion.values == [who, "to"]
+        assert result.completion.values == [who, "to"]
+        result = await group.complete(ref, "day", "to", context={"city": "A"}, **options)
+        assert result.completion.values == [who, "to", "A"]
 
 
 # Servers of this package
