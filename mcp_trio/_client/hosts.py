@@ -81,7 +81,12 @@ def showable_icons(
         icons: The icons of a server, tool, prompt or resource.
         hosts: The hosts from which icons may be fetched: the server's own, and trusted ones.
         limits: The limit for the length of `data:` URIs.
+
+    Raises:
+        TypeError: `hosts` is a string, of which each part would be a host.
     """
+    if isinstance(hosts, str):
+        raise TypeError(f"hosts are a set of names: write {{{hosts!r}}}")
     return [icon for icon in icons or () if _is_showable(icon, hosts, limits)]
 
 

@@ -172,6 +172,11 @@ def test_without_icons_nothing_is_showable():
     assert showable_icons(None) == []
 
 
+def test_one_string_is_no_set_of_hosts():
+    with pytest.raises(TypeError, match=r"write \{'harbour\.example'\}"):
+        showable_icons([t.Icon(src="https://our.example/i.png")], hosts="harbour.example")
+
+
 # Answers that cannot be read fail their call at once.
 
 
