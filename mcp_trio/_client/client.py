@@ -994,6 +994,8 @@ class Client:
             ConnectionLost: The session has ended.
         """
         session = self._session
+        if self.roots is None and session.cause is None:
+            raise LocalProtocolError("roots were not announced: create the client with roots=")
         self.roots = roots
         if session.cause is None:
             session = await self._connected()

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, ConnectionLost, Limits, RequestError, UserRejected
+from mcp_trio import Client, ConnectionLost, Limits, RequestError, Server, UserRejected
 from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
@@ -221,8 +221,12 @@ async def test_set_roots_needs_a_client_with_roots(curious):
     async with client:
         with pytest.raises(LocalProtocolError, match="not announced"):
             await client.set_roots([])
+        assert client.roots is None
     with pytest.raises(ConnectionLost):
         await client.set_roots([])
+    async with Client(Server("stateless")) as client:
+        with pytest.raises(LocalProtocolError, match="not announced"):
+            await client.set_roots([])
 
 
 @pytest.mark.parametrize("roots", ["file:///sea", b"file:///sea", Path("/sea"), 7])
