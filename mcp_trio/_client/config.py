@@ -40,8 +40,11 @@ class ServerConfig:
     disabled: bool = False
 
 
-# The members of the file that may contain the servers. Hosts use one or the other.
-_GROUPS: Final = ("mcpServers", "servers")
+# The members of the file that may contain the servers. Hosts use one of them.
+_GROUPS: Final = ("mcpServers", "servers", "context_servers")
+
+# Names of some hosts for `url`.
+_OTHER_URL_NAMES: Final = ("httpUrl", "serverUrl")
 _MEMBERS: Final = frozenset(field.name for field in attrs.fields(ServerConfig))
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?", re.DOTALL)
@@ -52,10 +55,10 @@ def read_config(
 ) -> dict[str, ServerConfig]:
     """Return the servers of a host's JSON configuration, by name, in the file's order.
 
-    The servers are the members of "mcpServers", or of "servers". Unknown members of a server are
-    ignored. In values, `${NAME}` and `${env:NAME}` are replaced by the variable, `${NAME:-default}`
-    by the default if the variable is unset or empty. Values of disabled servers stay as they are,
-    since their variables may be unset.
+    The servers are the members of "mcpServers", "servers" or "context_servers". A URL is in "url",
+    "httpUrl" or "serverUrl". Unknown members of a server are ignored. In values, `${NAME}` and
+    `${env:NAME}` are replaced by the variable, `${NAME:-default}` by the default if the variable is
+    unset or empty. Values of disabled servers stay as they are, since their variables may be unset.
 
     Args:
         source: The path of the file, or its parsed content.
@@ -129,6 +132,9 @@ def _server_config(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if not isinstance(entry, Mapping):
         raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
+    for name in _OTHER_URL_NAMES:
+        if entry.get(name) is not None:
+            entry = {**entry, "url": entry[name]}
     if entry.get("type") is not None:
         is_stdio = entry["type"] == "stdio"
     elif entry.get("command") is not None and entry.get("url") is not None:

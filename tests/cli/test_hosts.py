@@ -20,6 +20,7 @@ from mcp_trio._cli.install import (
     user_location,
 )
 from mcp_trio.errors import ConfigError
+from mcp_trio.hosts import read_config
 
 # The table: each file on each platform, the variables that move it, and entries.
 
@@ -170,6 +171,17 @@ def test_entries_have_the_members_that_the_host_expects(name):
     with_variables = local_entry(host, "python", ["server.py"], {"A": "1"})
     assert with_variables == COMMAND | extra | {"env": {"A": "1"}}
     assert remote_entry(host, URL) == remote
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_entries_of_each_host_can_be_read_as_its_configuration(name):
+    host = HOSTS[name]
+    entries = {"local": local_entry(host, "python", ["server.py"], {})}
+    if remote_entry(host, URL) is not None:
+        entries["remote"] = remote_entry(host, URL)
+    read = read_config({host.servers_key: entries})
+    assert (read["local"].command, read["local"].args) == ("python", ["server.py"])
+    assert "remote" not in entries or read["remote"].url == URL
 
 
 def test_the_servers_are_under_the_key_that_the_host_reads():
