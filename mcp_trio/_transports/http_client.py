@@ -436,7 +436,7 @@ class HttpChannel:
         if stream is None:  # the response was the body
             return
         is_stateless = request.message.version is not None
-        while not request.answered.is_set():
+        while not request.answered.is_set() and request.id in self._pending:
             # Streams of stateless requests cannot be resumed, nor can streams without event ids.
             is_resumable = stream.last_event_id is not None and not is_stateless
             if not is_resumable or stream.is_oversized or stream.exceeded_limit:
@@ -641,7 +641,8 @@ class HttpChannel:
                 await self._start_standalone_stream()
             return
         # The end of a request's stream is the cancellation; a legacy server is notified, too.
-        request = self._pending.get(request_id)
+        # The server may end the stream before it accepts the notification: that is no loss.
+        request = self._pending.pop(request_id, None)
         if request is None:
             is_legacy = self._endpoint_client.version is not None
         else:
@@ -649,7 +650,6 @@ class HttpChannel:
         if is_legacy:
             await self._deliver(message)
         if request is not None:
-            self._pending.pop(request_id, None)
             request.scope.cancel()
 
     async def _deliver(self, message: OutgoingMessage) -> bool:

@@ -353,6 +353,37 @@ async def test_a_legacy_cancellation_is_sent_and_closes_the_stream():
     assert script.methods.count("GET") == 1
 
 
+@pytest.mark.requirement("HTTP-26")
+@pytest.mark.parametrize("event_id", [None, "1"])
+async def test_the_end_of_a_cancelled_request_s_stream_is_no_loss(event_id):
+    """The server ends the stream before it accepts the cancellation."""
+    is_cancelled = trio.Event()
+
+    async def until_cancelled(_seen):
+        async def body():
+            yield event(text="", event_id=event_id)
+            await is_cancelled.wait()
+
+        return Reply(200, EVENTS, body())
+
+    async def cancel(_seen):
+        is_cancelled.set()
+        await trio.testing.wait_all_tasks_blocked()
+        return Reply(202)
+
+    answers = {"tools/call": until_cancelled, "notifications/cancelled": cancel}
+    states = []
+    on_state = lambda state, _: states.append(state)  # noqa: E731
+    async with connected(Legacy(answers=answers), on_state=on_state) as (channel, script):
+        await in_session(channel)
+        await channel.send([call(1)])
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.send([notification_message("notifications/cancelled", requestId=1)])
+        assert channel.state == "open"
+    assert "retrying" not in states
+    assert script.methods.count("notifications/cancelled") == 1
+
+
 # With `Client`
 
 
