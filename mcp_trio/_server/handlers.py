@@ -498,11 +498,11 @@ class ServedSession:
                 entry = entries.get(key)
                 if not self.is_visible(entry or unregistered):
                     continue
-                if entry is None:
-                    found = registry.find_mount(unregistered.kind, key)
-                    owner = mount if found is None else found[0]
-                else:
+                owner: Mount | RemoteMount | None = mount
+                if entry is not None:
                     owner = None if entry.origin is None else entry.origin.mount
+                elif (found := registry.find_mount(unregistered.kind, key)) is not None:
+                    owner = found[0]
                 # A client must not take the definition of one entry for that of another.
                 if key in keys or owner is not mount:
                     text = "%s leaves out %r of %s: the server has another one of this name"
