@@ -930,7 +930,7 @@ class RemoteConnection:
     async def _connect(self) -> Client:
         """Open the connection, or open it again, and return its client."""
         if self._client is not None:
-            if self._client.state == "retrying":
+            if self._client.state != "closed":  # A request may have connected again meanwhile.
                 await self._client.ping()
                 return self._client
             await self._client.aclose()
@@ -984,7 +984,11 @@ class RemoteConnection:
     def _state_changed(self, state: State, reason: str) -> None:
         if self.mount.template.state_changed is not None:
             self.mount.template.state_changed(state, reason)
-        if state in {"retrying", "closed"} and self._open_client is not None:
+        client = self._open_client
+        # Over HTTP a stream may break, and be opened again, while the session goes on.
+        if client is not None and (
+            state == "closed" or (state == "retrying" and not client.is_open)
+        ):
             self._open_client = None
             self._lose(reason)
 

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import pytest
 import trio
 import trio.testing
@@ -21,6 +22,7 @@ from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult, ResourceLink
 from tests.processes import loaded_by
 from tests.server.test_mounts import NAMES, TEXTS, connected, hub, weather
+from tests.transports.http.scripted_server import EVENTS, URL, Legacy, Reply, Script, result
 
 LEGACY, STATELESS = PROTOCOL_VERSIONS = ["2025-11-25", "2026-07-28"]
 ROOT = Path(__file__).parents[2]
@@ -332,6 +334,29 @@ async def test_a_lost_connection_is_opened_again_after_a_pause(autojump_clock, o
         assert await receive.receive() == "weather://w/Oslo/now"
         other.resource_updated("weather://Oslo/now")
         assert await receive.receive() == "weather://w/Oslo/now"
+
+
+@both_versions
+async def test_calls_go_on_while_a_stream_of_a_mounted_url_is_opened_again(autojump_clock, outer):
+    async def listen(_seen):
+        async def body():
+            yield b": hello\n\n"
+            await trio.sleep(1)
+
+        return Reply(200, EVENTS, body())
+
+    async def call(seen):
+        return result(seen, content=[{"type": "text", "text": "done"}])
+
+    script = Script(Legacy(listen=listen, answers={"tools/call": call}))
+    async with httpx2.AsyncClient(transport=script) as http:
+        server = hub((Client(URL, http=http, protocol_versions=[LEGACY]), "w"))
+        async with Client(server, protocol_versions=[outer]) as client:
+            for _ in range(100):
+                assert (await client.call_tool("w_wait")).content[0].text == "done"
+                await trio.sleep(0.1)
+    assert script.methods.count("GET") > 2
+    assert script.methods.count("initialize") == 1
 
 
 async def test_the_pauses_between_tries_grow(autojump_clock):
@@ -1001,6 +1026,7 @@ async def test_a_request_does_not_wait_for_a_connection_that_has_made_room():
             calls.start_soon(call)
             await trio.testing.wait_all_tasks_blocked()
             cancelled.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
         await client.set_log_level("debug")  # so the next request needs another connection
         calls.start_soon(client.call_tool, "w_forecast")
         await trio.testing.wait_all_tasks_blocked()
