@@ -72,11 +72,11 @@ from mcp_trio._client.input_required import RequestRetries
 from mcp_trio._client.results import (
     OutputSchemas,
     decode_as,
-    elicitation_ids,
     error_text,
     is_internal_error,
     is_resource_not_found,
     reference,
+    required_elicitations,
 )
 from mcp_trio._client.subscriptions import (
     LISTS,
@@ -1374,8 +1374,9 @@ class Client:
                     raise
             except RequestError as error:
                 if error.code == URL_ELICITATION_REQUIRED:
-                    for elicitation_id in elicitation_ids(error.data):
-                        self._application.expect_completion(elicitation_id)
+                    for each in required_elicitations(error.data):
+                        if each.elicitation_id is not None:
+                            self._application.expect_completion(each.elicitation_id)
                 raise
             finally:
                 self._log_malformed(session)

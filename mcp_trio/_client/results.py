@@ -38,13 +38,12 @@ class _Elicitations(msgspec.Struct):
     elicitations: list[types.ElicitParams]
 
 
-def elicitation_ids(data: Any) -> list[str]:
-    """Return the ids of the URL elicitations in the data of a "URL elicitation required" error."""
+def required_elicitations(data: Any) -> list[types.ElicitParams]:
+    """Return the elicitations in the data of a "URL elicitation required" error."""
     try:
-        named = msgspec.convert(data, _Elicitations).elicitations
+        return msgspec.convert(data, _Elicitations).elicitations
     except msgspec.ValidationError:
         return []
-    return [params.elicitation_id for params in named if params.elicitation_id is not None]
 
 
 def is_resource_not_found(error: RequestError) -> bool:

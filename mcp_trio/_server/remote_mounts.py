@@ -47,7 +47,7 @@ from mcp_trio._client.callbacks import ReportProgress
 from mcp_trio._client.client import Client, notifications_handled
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._client.connect import can_open_again, is_command, is_http_target, url_of
-from mcp_trio._client.results import is_resource_not_found
+from mcp_trio._client.results import is_resource_not_found, required_elicitations
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
@@ -79,10 +79,12 @@ from mcp_trio.errors import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
     MCPError,
     RequestError,
     ResourceNotFound,
     ToolError,
+    UrlElicitationRequired,
 )
 from mcp_trio.limits import Limits
 
@@ -321,6 +323,7 @@ class RemoteSession:
         Raises:
             RequestError: The mounted server answered with an error, or is not connected.
             ToolError: The same for a call of a tool on a server that is not connected.
+            UrlElicitationRequired: The client of the session has to visit URLs first.
         """
         given: dict[str, Any] = params.meta or {}
         meta = {  # without the metadata of this connection
@@ -341,6 +344,7 @@ class RemoteSession:
             )
         send = partial(RemoteConnection.request, method=method, params=params)
         event = await self._perform(handling, method, params, send)
+        self._raise_if_urls_are_required(handling, event)
         result = self._result(method, params, event)
         if not isinstance(result, types.CallToolResult):
             return result
@@ -491,6 +495,23 @@ class RemoteSession:
             run=run,
             codec=JsonCodec[MountEvent](MountEvent),
         )
+
+    def _raise_if_urls_are_required(self, handling: Handling, event: MountEvent) -> None:
+        """Raise `UrlElicitationRequired` if the mounted server did, and the client can be asked.
+
+        The session's client need not know the code of that error, and is told of the completion.
+        """
+        failure = event.read(Failure) if event.kind == "error" else None
+        if failure is None or failure.code != URL_ELICITATION_REQUIRED:
+            return
+        modes = ConnectionKey.of(handling.request.peer).modes
+        if self.mount.template.elicitation is None and "url" in modes:
+            questions = [
+                question_of("elicitation/create", each)
+                for each in required_elicitations(failure.data)
+            ]
+            if questions:
+                raise UrlElicitationRequired(questions, failure.message)
 
     def _result(self, method: str, params: Any, event: MountEvent) -> Any:
         if event.kind == "error":

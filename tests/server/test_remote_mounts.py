@@ -13,8 +13,15 @@ import trio
 import trio.testing
 from memory_sessions import client_session
 
-from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError
-from mcp_trio.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, ReplayDivergence, ResourceNotFound
+from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError, UrlElicitation
+from mcp_trio.errors import (
+    INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+    ReplayDivergence,
+    ResourceNotFound,
+    UrlElicitationRequired,
+)
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import replay
 from mcp_trio.testing import WirePeer
@@ -671,6 +678,43 @@ async def test_a_completed_url_elicitation_is_reported_to_the_client():
         assert (await client.call_tool("w_pay")).data == "accept"
         await trio.testing.wait_all_tasks_blocked()
     assert len(completed) == 1
+
+
+@both_versions
+async def test_urls_that_a_legacy_mounted_server_requires_are_visited(outer):
+    """A client of each version is asked as its version demands, and notified as far as it can be."""
+    other, visited, completed, finish = Server("shop"), [], [], []
+
+    @other.tool
+    async def pay(ctx: Context) -> str:
+        if not visited:
+            finish.append(partial(ctx.elicitation_complete, "e1"))
+            url = UrlElicitation("pay", "https://example.com/pay", elicitation_id="e1")
+            raise UrlElicitationRequired([url], "pay first")
+        for each in finish:
+            await each()
+        return "paid"
+
+    def visit(params):
+        visited.append(params.url)
+        return True
+
+    options = {
+        "elicitation": visit,
+        "elicitation_modes": ["url"],
+        "elicitation_complete": completed.append,
+        "protocol_versions": [outer],
+    }
+    async with Client(hub((remote(other, LEGACY), "w")), **options) as client:
+        if outer == LEGACY:
+            with pytest.raises(RequestError, match="pay first") as caught:
+                await client.call_tool("w_pay")
+            assert caught.value.code == URL_ELICITATION_REQUIRED
+            visited.append(caught.value.data["elicitations"][0]["url"])
+        assert (await client.call_tool("w_pay")).data == "paid"
+        await trio.testing.wait_all_tasks_blocked()
+    assert visited == ["https://example.com/pay"]
+    assert completed == (["e1"] if outer == LEGACY else [])
 
 
 @pytest.mark.requirement("MRTR-01")
