@@ -40,7 +40,7 @@ except ImportError as error:
 
 from mcp_trio._journal.texts import shortened
 from mcp_trio._observers.request_log import PEER_CHARS_MAX
-from mcp_trio._protocol.methods import Role
+from mcp_trio._protocol.methods import METHODS, Role
 from mcp_trio._session.observing import (
     Activity,
     End,
@@ -83,6 +83,11 @@ _HTTP_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1
 # The span of the request over HTTP that brings the current message. It is not OpenTelemetry's
 # current span, which tasks of a session would keep after the end of the request.
 _HTTP_SPAN: Final[ContextVar["_HttpSpan | None"]] = ContextVar("mcp_trio_http_span", default=None)
+
+# Stands for names and codes that are not among the known ones.
+_OTHER: Final = "_OTHER"
+# The codes that JSON-RPC reserves.
+_RESERVED_CODES: Final = range(-32768, -31999)
 
 # The attributes of a span that its measurement has as well.
 _MEASURED: Final = frozenset(
@@ -207,7 +212,7 @@ class Telemetry:
 
     def begin_http(self, activity: HttpActivity) -> EndHttp:
         """Begin the span of a request over HTTP."""
-        method = activity.method if activity.method in _HTTP_METHODS else "_OTHER"
+        method = activity.method if activity.method in _HTTP_METHODS else _OTHER
         attributes: dict[str, Any] = {"http.request.method": method, "url.scheme": activity.scheme}
         if activity.route:
             attributes["http.route"] = activity.route
@@ -223,7 +228,7 @@ class Telemetry:
         else:
             start = partial(
                 self._tracer.start_span,
-                f"{'HTTP' if method == '_OTHER' else method} {activity.route}".rstrip(),
+                f"{'HTTP' if method == _OTHER else method} {activity.route}".rstrip(),
                 kind=SpanKind.SERVER,
                 attributes=attributes | {"url.path": shortened(activity.path, PEER_CHARS_MAX)},
                 start_time=time.time_ns(),
@@ -342,11 +347,16 @@ class Telemetry:
         end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
-        # A client chooses the names of unknown tools, which must not become series of a metric. A
-        # request may be cancelled before anything has looked for its name.
+        # A client chooses the names of unknown methods and tools, which must not become series of a
+        # metric. A request may be cancelled before anything has looked for its name.
         if outcome.error in ("protocol", "limited", "cancelled"):
             for key in _TARGETS.values():
                 measured.pop(key, None)
+            if activity.name not in METHODS:
+                measured["mcp.method.name"] = _OTHER
+        # A peer chooses the codes of its errors, too, and a handler may pass them on.
+        if outcome.code is not None and outcome.code not in _RESERVED_CODES:
+            measured["rpc.response.status_code"] = measured["error.type"] = _OTHER
         self._durations[name].record(outcome.seconds, measured)
 
 
@@ -399,7 +409,7 @@ def request_attributes(
     method: str, target: str, request_id: RequestId | None, protocol_version: str | None
 ) -> dict[str, Any]:
     """Return the attributes of a request, as the conventions name them."""
-    attributes: dict[str, Any] = {"mcp.method.name": shortened(method, PEER_CHARS_MAX) or "_OTHER"}
+    attributes: dict[str, Any] = {"mcp.method.name": shortened(method, PEER_CHARS_MAX) or _OTHER}
     target = shortened(target, PEER_CHARS_MAX)
     if target:
         attributes[_TARGETS.get(method, _URI)] = target

@@ -279,6 +279,51 @@ async def test_the_measurements_of_the_conventions_and_gauges(autojump_clock):
     assert measured()["mcp.server.session.duration"].data.data_points[0].count == 1
 
 
+async def test_peers_make_no_series_by_their_methods_and_error_codes(autojump_clock):
+    reader = InMemoryMetricReader()
+    server = harbour(Telemetry(meter_provider=MeterProvider([reader])))
+    codes = iter((7001, 7002, -32603))
+
+    async def sampling(_):
+        raise RequestError(next(codes), "no name")
+
+    async with Client(
+        server,
+        sampling=sampling,
+        methods={"harbour/one": dict, "harbour/two": dict},
+        protocol_versions=["2025-11-25"],
+    ) as client:
+        for method in ("harbour/one", "harbour/two"):
+            with pytest.raises(RequestError):
+                await client.request(method, {})
+        for _ in range(3):
+            with pytest.raises(RequestError):
+                await client.call_tool("name_it")
+    (resource,) = reader.get_metrics_data().resource_metrics
+    measured = {metric.name: metric.data for metric in resource.scope_metrics[0].metrics}
+
+    def counts(name):
+        return {
+            (
+                point.attributes["mcp.method.name"],
+                point.attributes.get("rpc.response.status_code"),
+                point.attributes.get("error.type"),
+            ): point.count
+            for point in measured[f"mcp.{name}.operation.duration"].data_points
+        }
+
+    assert counts("server") == {
+        ("initialize", None, None): 1,
+        ("_OTHER", "-32601", "-32601"): 2,
+        ("tools/call", "_OTHER", "_OTHER"): 2,
+        ("tools/call", "-32603", "-32603"): 1,
+    }
+    assert counts("client") == {
+        ("sampling/createMessage", "_OTHER", "_OTHER"): 2,
+        ("sampling/createMessage", "-32603", "-32603"): 1,
+    }
+
+
 @pytest.mark.real_time
 async def test_a_receiver_of_otlp_gets_the_trace_from_exporters_in_threads(tmp_path):
     with OtlpReceiver() as receiver:
