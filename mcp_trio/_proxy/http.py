@@ -312,6 +312,8 @@ class ProxiedExchange:
     endpoint_client: EndpointClient
     _unanswered: dict[int | str, Request] = attrs.field(init=False)
     _response_has_begun: bool = attrs.field(default=False, init=False)
+    # The server has accepted the messages alone, or the client may resume the stream.
+    _is_answered_elsewhere: bool = attrs.field(default=False, init=False)
     _sse_session: OpenRecording | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -333,6 +335,9 @@ class ProxiedExchange:
                         journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
                 journal.flush()
         finally:
+            # Only in a session, the response may still come on another stream.
+            if self.recording.key is None or not self._is_answered_elsewhere:
+                self._give_up(None)
             if self._sse_session is not None:
                 self.recordings.end(self._sse_session)
 
@@ -454,6 +459,7 @@ class ProxiedExchange:
             await self.exchange.end()
         else:
             body, status = bytes(held), response.status_code
+            self._is_answered_elsewhere = status == HTTPStatus.ACCEPTED
             is_message = bool(body) and self._may_be_message(response)
             if is_message:
                 self._record_message(body)
@@ -525,6 +531,8 @@ class ProxiedExchange:
     def _record_events(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
         """Record events; return the piece of the stream to forward to the client."""
         for event in events:
+            if isinstance(event, Event) and event.id is not None:
+                self._is_answered_elsewhere = True
             if isinstance(event, Event) and event.name == "endpoint" and self._sse_session is None:
                 # A session of 2024-11-05 begins; it ends with its stream, and its URL is its key.
                 url = self.endpoint_client.same_origin(event.data.decode(errors="replace"))

@@ -71,7 +71,7 @@ class Between:
 
 
 @asynccontextmanager
-async def between(answer, record, *, to=URL, **limits):
+async def between(answer, record, *, to=URL, make_spans=None, **limits):
     """Leaving the block ends the proxy, and so all recordings."""
     limits = Limits(**limits)
     server = Upstream(answer)
@@ -81,7 +81,12 @@ async def between(answer, record, *, to=URL, **limits):
     )
     async with recording_for_sessions(options_of(record), has_http_headers=True) as recording:
         start = partial(
-            start_message_journal, recording, transport="http", name=url.host, limits=limits
+            start_message_journal,
+            recording,
+            transport="http",
+            name=url.host,
+            limits=limits,
+            make_spans=make_spans,
         )
         recordings = OpenRecordings(start_journal=start, limits=limits)
         proxy = HttpProxy(

@@ -7,6 +7,7 @@ from functools import partial
 import httpx2
 import pytest
 import trio
+import trio.testing
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,6 +21,15 @@ from mcp_trio._transports.http_client_requests import EndpointClient, client_for
 from mcp_trio.observers import Telemetry
 from mcp_trio.recording import body_bytes, open_recording, read_recording
 from tests.proxy.bridged import bridged
+from tests.transports.http.scripted_server import (
+    EVENTS,
+    Legacy,
+    Reply,
+    asking,
+    event,
+    events,
+    streaming,
+)
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT_ID = "00f067aa0ba902b7"
@@ -184,6 +194,71 @@ def test_without_the_sdk_the_context_of_the_client_is_forwarded():
     assert forward(journal, CALL) == CALL
     ping = b'{"jsonrpc":"2.0","id":8,"method":"ping"}'
     assert forward(journal, ping) == ping
+
+
+# Requests over HTTP.
+
+
+async def breaking():
+    yield event(text="")
+    raise httpx2.ReadError("reset")
+
+
+UNANSWERED = {
+    "another media type": lambda: Reply(200, {"content-type": "text/plain"}, b"hello"),
+    "a stream that ends": lambda: events(event(text="")),
+    "a stream that breaks off": lambda: Reply(200, EVENTS, breaking()),
+    "a stream that could be resumed in a session": lambda: events(event(text="", event_id=1)),
+    "accepted": lambda: Reply(202),
+}
+
+
+@pytest.fixture
+def make_spans(provider):
+    return partial(RequestSpans, tracer=provider.get_tracer("proxy"), upstream_transport="http")
+
+
+@pytest.mark.parametrize("reply", UNANSWERED)
+async def test_the_spans_end_with_a_response_over_http_that_answers_nothing(
+    between, make_spans, exporter, tmp_path, reply
+):
+    async def answer(_):
+        return UNANSWERED[reply]()
+
+    async with between(answer, tmp_path, make_spans=make_spans) as proxy:
+        await proxy.ask(CALL)
+        ended = exporter.get_finished_spans()
+    assert [span.attributes["error.type"] for span in ended] == ["unanswered"] * 2
+
+
+async def test_the_spans_of_a_client_that_went_away_end(between, make_spans, exporter, tmp_path):
+    async with between(streaming(ends=False), tmp_path, make_spans=make_spans) as proxy:
+        exchange = proxy.begin(CALL)
+        await exchange.begun()
+        exchange.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        ended = exporter.get_finished_spans()
+    assert [span.attributes["error.type"] for span in ended] == ["unanswered"] * 2
+
+
+async def test_the_spans_of_a_session_last_until_its_stream_is_resumed(
+    between, make_spans, exporter, tmp_path
+):
+    async def call(_):
+        return events(event(text="", event_id=1))
+
+    async def listen(_):
+        return events(event({"jsonrpc": "2.0", "id": 7, "result": {}}, event_id=2))
+
+    server = Legacy(answers={"tools/call": call}, listen=listen)
+    async with between(server, tmp_path, make_spans=make_spans) as proxy:
+        await proxy.ask(asking(0, "initialize"))
+        exporter.clear()
+        await proxy.ask(CALL, Mcp_Session_Id="s-1")
+        assert not exporter.get_finished_spans()
+        await proxy.ask(method="GET", Mcp_Session_Id="s-1", Last_Event_ID="1")
+        ended = exporter.get_finished_spans()
+    assert [span.status.status_code for span in ended] == [StatusCode.UNSET] * 2
 
 
 # Between a client and a server that make spans, too.
