@@ -440,8 +440,6 @@ class PolicyRun:
             is_slow |= policy.percent_above(call.name, call.duration_ns) <= policy.slow_percent
         if is_slow:
             reasons.append(SLOW_REASON)
-        if call.method == "tools/call" and policy.chance() < policy.tools.get(call.name, 0):
-            reasons.append(f"tool {call.name}")
         return reasons
 
     def reason_at_header(self) -> str:
@@ -504,7 +502,7 @@ class PolicyRecorder(Recorder):
         self._later_redactor = redactor
         self._observer = observe
         self._calls: CallTracker
-        self._principals: set[str] = set()
+        self._drawn: set[str] = set()  # the users and tools whose share has decided
         self._is_held = True
         self._is_lost = is_lost
         self._is_finished = False
@@ -580,13 +578,19 @@ class PolicyRecorder(Recorder):
         if record.kind == "in":
             if self._run.headers and (reason := self._run.reason_at_header()):
                 self.reasons[reason] += 1
-            principal = (record.envelope or {}).get("principal", "")
-            if principal in policy.principals and principal not in self._principals:
-                self._principals.add(principal)
-                if policy.chance() < policy.principals[principal]:
-                    self.reasons[f"principal {principal}"] += 1
+            self._draw("principal", (record.envelope or {}).get("principal", ""), policy.principals)
         for call in self._calls.add(record):
             self.reasons.update(self._run.reasons_at_call(call))
+            if call.method == "tools/call":
+                self._draw("tool", call.name, policy.tools)
+
+    def _draw(self, kind: str, name: str, shares: Mapping[str, float]) -> None:
+        """Keep the share of the sessions with a user or a tool: decide once in each session."""
+        reason = f"{kind} {name}"
+        if name in shares and reason not in self._drawn:
+            self._drawn.add(reason)
+            if self._run.policy.chance() < shares[name]:
+                self.reasons[reason] += 1
 
     def _write_held(self, *, is_last_attempt: bool = True) -> None:
         """Redact the held records, create the file and write them.

@@ -264,6 +264,13 @@ async def test_a_share_of_the_sessions_with_a_tool_is_kept(tmp_path):
     assert len(files(tmp_path)) == 1
 
 
+async def test_the_share_of_a_tool_is_one_of_sessions_and_not_of_calls(tmp_path):
+    numbers = iter([0.5, 0.4, 0.2])
+    policy = policy_in(tmp_path, rate=0, tools={"book": 0.3}, chance=lambda: next(numbers))
+    await session(booking(record=policy), *[("book", {"seat": str(n)}) for n in range(3)])
+    assert files(tmp_path) == []
+
+
 async def test_sessions_of_a_user_or_with_a_header_are_kept(tmp_path, autojump_clock):
     async def user_of(request):
         return AuthInfo(subject=request.headers["x-user"])
