@@ -440,7 +440,7 @@ def locked(path: Path) -> Generator[bool]:
 def write_private(
     target: Path, chunks: Iterable[bytes], *, times_ns: tuple[int, int] | None = None
 ) -> None:
-    """Write a file that only its owner can read; it is complete when it gets its name.
+    """Write a file that only its owner can read; it is complete, and synced, when it gets its name.
 
     `times_ns` are its times of the last access and change, in nanoseconds; by default now.
     """
@@ -449,6 +449,9 @@ def write_private(
         descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(chunks)
+            # Another file may be removed for this one, which a loss of power must not take, too.
+            file.flush()
+            os.fsync(descriptor)
         if times_ns is not None:
             os.utime(part, ns=times_ns)
         part.replace(target)

@@ -240,13 +240,14 @@ def test_only_one_process_tidies_a_folder(folder):
     assert len(files(folder)) == 1
 
 
-def test_a_compression_that_fails_leaves_the_recording(folder, monkeypatch):
+@pytest.mark.parametrize("step", ["fsync", "utime"])
+def test_a_compression_that_fails_leaves_the_recording(folder, monkeypatch, step):
     before = files(folder)
 
     def fail(*_args, **_options):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(module.os, "utime", fail)
+    monkeypatch.setattr(module.os, step, fail)
     maintenance = keeper_of(folder)
     maintenance.try_to(maintenance.tidy)
     assert files(folder) == before
