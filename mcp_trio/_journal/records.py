@@ -304,7 +304,10 @@ class EndBody(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The body of `gap`: the reason in the first record, the count of lost ones in the second."""
+    """The body of `gap`: the reason in the first record, the count of lost ones in the second.
+
+    A record in the place of a single lost one has both.
+    """
 
     reason: str | None = None
     count: int | None = None

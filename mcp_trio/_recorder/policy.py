@@ -36,11 +36,18 @@ from mcp_trio._journal.calls import NO_ERROR_KINDS, Call, CallTracker
 from mcp_trio._journal.records import (
     KEPT_PREFIX,
     MASKED_PREFIX,
+    GapBody,
     OpenBody,
     Record,
     encode_body,
 )
-from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
+from mcp_trio._journal.redaction import (
+    Redaction,
+    Redactor,
+    TooManySecretsError,
+    redacted_body,
+    redacted_record,
+)
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import recording_keys
 from mcp_trio._recorder.files import Segments, Sink, other_form, segment_name
@@ -715,12 +722,30 @@ class PolicyRecorder(Recorder):
 def _redacted(records: list[Record], opening: OpenBody, redactor: "Redactor") -> list[Record]:
     """Return the first records of a recording with all secrets replaced, also before their names.
 
+    A record with more secrets than the limits allow is lost in a gap.
+
     Raises:
-        ValueError: As `Redactor.redact`.
+        ValueError: A secret that a function of the user returned is too short.
     """
     opened, *others = records
     for record in others:  # A secret may occur before its name: this pass finds all secrets.
-        redacted_body(record, redactor)
+        # The second pass replaces the record by a gap.
+        with suppress(TooManySecretsError):
+            redacted_body(record, redactor)
     opened = msgspec.structs.replace(opened, body=msgspec.Raw(opening_bytes(opening, redactor)))
-    redacted = (redacted_record(each, redacted_body(each, redactor), redactor) for each in others)
-    return [opened, *redacted]
+    redacted = [opened]
+    for record in others:
+        try:
+            redacted.append(redacted_record(record, redacted_body(record, redactor), redactor))
+        # As in `Recorder.record`. A client must not prevent the recording of all that it does.
+        except TooManySecretsError as error:
+            gap = GapBody(reason=f"redaction failed: {type(error).__name__}", count=1)
+            redacted.append(
+                Record(
+                    number=record.number,
+                    kind="gap",
+                    time_ns=record.time_ns,
+                    body=msgspec.Raw(encode_body(gap)),
+                )
+            )
+    return redacted

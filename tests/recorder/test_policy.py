@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server, ThreadContext, ToolError
+from mcp_trio import Client, Context, Limits, Server, ThreadContext, ToolError
 from mcp_trio._journal.calls import CallTracker
 from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink
@@ -20,6 +20,7 @@ from mcp_trio._recorder.policy import Durations
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import AccessDenied, RecordingError
+from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import (
     RecordPolicy,
     Redaction,
@@ -224,6 +225,23 @@ async def test_a_recording_that_cannot_be_redacted_is_not_written(
     assert policy.status.unrecorded == 3
     assert "redaction failed: RuntimeError" in policy.status.problem
     assert all("taken" not in path.read_text() for path in files(tmp_path))
+
+
+async def test_a_client_with_too_many_secrets_loses_these_records_and_not_the_session(tmp_path):
+    limits = Limits(recording=RecordingLimits(secrets_max=2))
+    policy = policy_in(tmp_path, rate=0)
+    server = booking(record=policy, limits=limits)
+    calls = [("book", {"seat": str(n), "password": f"tulip-number-{n}"}) for n in range(4)]
+    await session(server, *calls, ("book", {"seat": "taken"}))
+    (path,) = files(tmp_path)
+    assert policy.status.unrecorded == 0
+    report = check(open_recording(path))
+    assert (report.damage, report.complete, report.has_loss) == ([], True, True)
+    assert report.kinds["gap"] == 2
+    text = path.read_text()
+    assert "tulip" not in text
+    assert "3 is booked" in text
+    assert "seat taken" in text
 
 
 async def test_the_rate_keeps_a_share_of_the_sessions_from_their_beginning(tmp_path):
