@@ -780,7 +780,9 @@ class HttpChannel:
         """Hold the nursery of the channel, so that its failures cancel no task of the user."""
 
         def report_failure(errors: ErrorGroup) -> None:
-            logger.error("the HTTP channel failed", exc_info=errors)
+            faults = errors.split(KeyboardInterrupt)[1]
+            if faults is not None:
+                logger.error("the HTTP channel failed", exc_info=faults)
             self._end("the HTTP channel failed")
 
         try:
