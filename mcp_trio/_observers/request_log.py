@@ -10,6 +10,7 @@ import gzip
 import logging
 import os
 import shutil
+import sys
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -81,7 +82,7 @@ class RequestLog:
     reason.
 
     The file is open while a server serves, or a client is connected. It is written by a thread; if
-    that cannot keep up, lines are dropped, and their number is logged.
+    that cannot keep up, or the disk is full, lines are dropped, and their number is logged.
 
     Attributes:
         path: The file; with None the lines only go to the handlers of the application. `{pid}` in
@@ -207,6 +208,12 @@ def _log_rejection(activity: HttpActivity, outcome: HttpOutcome) -> None:
     )
 
 
+def _loss(message: str) -> logging.LogRecord:
+    """Return a record that says how many lines are missing."""
+    loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+    return logging.makeLogRecord({**loss, "msg": message})
+
+
 class BoundedQueueHandler(QueueHandler):
     """A handler that drops records while its queue is full, and logs how many."""
 
@@ -246,17 +253,40 @@ class BoundedQueueHandler(QueueHandler):
     def _queue_number_of_dropped(self) -> None:
         if self._dropped:
             message = f"{self._dropped} lines were dropped: the log file cannot keep up"
-            loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
-            self._records.put_nowait(logging.makeLogRecord({**loss, "msg": message}))
+            self._records.put_nowait(_loss(message))
             self._dropped = 0
 
 
 class _LogFile(RotatingFileHandler):
-    """A log file that is compressed when it is full; the numbers of the kept files are shifted."""
+    """A log file that is compressed when it is full; the numbers of the kept files are shifted.
+
+    While it cannot be written, lines are lost. The first loss is logged, for other handlers, and a
+    line in the file has the number of lost lines as soon as it can be written again.
+    """
 
     def __init__(self, path: Path, *, bytes_max: int, files_kept_max: int) -> None:
         super().__init__(path, maxBytes=bytes_max, backupCount=files_kept_max, encoding="utf-8")
         self._bytes_max = bytes_max
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; after others that were lost, also their number."""
+        lost = self._lost
+        super().emit(record)
+        if lost and self._lost == lost:
+            self._lost = 0
+            super().emit(_loss(f"up to {lost} lines were lost: the log file could not be written"))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a record that cannot be written; the base class prints a traceback for each."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self._lost += 1
+        if self._lost == 1:
+            text = "the log file %s cannot be written, and loses lines: %s"
+            logger.error(text, self.baseFilename, error)
 
     def rotation_filename(self, default_name: str) -> str:
         """Return the name of a kept file."""

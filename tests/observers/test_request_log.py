@@ -1,9 +1,12 @@
 """The log file: JSON lines by a thread, rotated and compressed, with a line for each request."""
 
+import errno
 import gzip
+import io
 import json
 import logging
 import threading
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -281,3 +284,37 @@ def test_a_full_file_that_cannot_be_compressed_goes_on_and_the_kept_files_remain
         logger.info("later")
     assert [line["text"] for line in lines(path)] == ["later"]
     assert len(lines(tmp_path / "server.log.1.gz")) == len(texts)
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_reported_once(
+    tmp_path, monkeypatch, caplog, capsys
+):
+    path = tmp_path / "server.log"
+    works = iter([True, False, False, False])
+
+    class Disk(io.StringIO):
+        written = ""
+
+        def flush(self):
+            if not next(works, True):
+                self.seek(len(self.written))
+                self.truncate()
+                raise OSError(errno.ENOSPC, "no space left")
+            self.written = self.getvalue()
+
+        def close(self):
+            path.write_text(self.written)
+            super().close()
+
+    monkeypatch.setattr(RotatingFileHandler, "_open", lambda _: Disk())
+    with RequestLog(path):
+        for number in range(6):
+            logger.info("message %d", number)
+    error = f"the log file {path} cannot be written, and loses lines: [Errno 28] no space left"
+    assert caplog.text.count(error) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    texts = [line["text"] for line in lines(path)]
+    lost = "up to 3 lines were lost: the log file could not be written"
+    # The line about the error may be among the lost ones.
+    assert (texts[0], texts[2]) == ("message 0", lost)
