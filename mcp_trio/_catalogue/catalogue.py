@@ -890,9 +890,14 @@ def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> Re
 def _prepare(database: sqlite3.Connection) -> None:
     """Set the options of a connection, and make the tables of this version; close it on an error.
 
-    Tables of another version are dropped.
+    Tables of another version are dropped, but not those of another program.
     """
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     try:
+        names = {name for (name,) in database.execute(tables)}
+        if names and "recordings" not in names:
+            text = "it is the database of another program; rename it"
+            raise sqlite3.OperationalError(text)  # noqa: TRY301
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA foreign_keys = ON")
@@ -900,7 +905,6 @@ def _prepare(database: sqlite3.Connection) -> None:
             database.execute("BEGIN IMMEDIATE")
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version != _VERSION:  # no other process has made the tables meanwhile
-                tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
                 own = [name for (name,) in database.execute(tables).fetchall()]
                 database.execute("PRAGMA defer_foreign_keys = ON")
                 for name in own:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -350,6 +351,16 @@ def test_a_damaged_catalogue_is_made_again(folder, content):
     (folder / CATALOGUE).write_bytes(content)
     with Catalogue(folder) as catalogue:
         assert catalogue.index().recordings == 4
+
+
+def test_a_database_of_another_program_is_left_alone(folder):
+    path = folder / CATALOGUE
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE books (title)")
+    before = path.read_bytes()
+    with pytest.raises(RecordingError, match="it is the database of another program"):
+        Catalogue(folder)
+    assert path.read_bytes() == before
 
 
 def test_a_catalogue_that_is_damaged_further_on_is_removed_and_made_again(folder):
