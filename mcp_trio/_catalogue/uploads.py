@@ -85,7 +85,10 @@ def open_store(url: str) -> "ObjectStore":
             f"cannot use {url}: the package obstore is missing: pip install 'mcp_trio[upload]'"
         ) from error
     try:
-        if url.startswith(_FILE_URL):
+        folder = _local_folder(url)
+        if folder is not None:
+            if not folder.is_dir():
+                raise RecordingError(f"cannot use {url}: there is no such folder; make it")
             return from_url(url)
         return from_url(
             url,
@@ -102,6 +105,11 @@ def open_store(url: str) -> "ObjectStore":
         )
     except (BaseError, ValueError) as error:
         raise RecordingError(f"cannot use {url}: {_first_line(error)}") from error
+
+
+def _local_folder(url: str) -> Path | None:
+    """Return the folder that a `file://` URL names; None for another store."""
+    return Path(url2pathname(urlsplit(url).path)) if url.startswith(_FILE_URL) else None
 
 
 def uploaded_recordings(folder: Path, url: str, *, compress: bool) -> set[str]:
@@ -196,8 +204,7 @@ class FolderUpload:
 
     def __attrs_post_init__(self) -> None:
         self._store = open_store(self.url)
-        if self.url.startswith(_FILE_URL):
-            self._local = Path(url2pathname(urlsplit(self.url).path))
+        self._local = _local_folder(self.url)
 
     def run(self) -> list[str] | None:
         """Upload the complete files that are not in the store; return what failed.

@@ -299,7 +299,7 @@ def test_removing_needs_a_store(tmp_path):
 
 
 def test_a_store_that_cannot_be_used_is_an_error_at_the_start(tmp_path, monkeypatch):
-    with pytest.raises(RecordingError, match="cannot use file://"):
+    with pytest.raises(RecordingError, match="there is no such folder; make it"):
         maintenance_of(tmp_path, upload=f"file://{tmp_path / 'none'}")
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(RecordingError, match="pip install 'mcp_trio\\[upload\\]'"):
