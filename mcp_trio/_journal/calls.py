@@ -314,7 +314,7 @@ def _messages(record: Record) -> Iterator[tuple[int, _Message]]:
         body = body_bytes(record) or b""
     except RecordingError:
         return
-    for position, each in enumerate(messages_in(body) if body.startswith(b"[") else (body,)):
+    for position, each in enumerate(messages_in(body)):
         try:
             yield position, _DECODE(each)
         except (ValueError, RecursionError):

@@ -1040,7 +1040,7 @@ class Redactor:
             self._add_given_secrets()
         if not is_whole_json and not is_json(body):
             return mask_malformed(body)
-        if kind in MESSAGE_KINDS and body.startswith(b"["):
+        if kind in MESSAGE_KINDS and body.lstrip().startswith(b"["):
             # Each message of a batch by itself, since the zones depend on its method.
             messages = messages_in(body)
             redacted = [self._redacted(kind, each) for each in messages]
@@ -1094,8 +1094,7 @@ class Redactor:
             return
         values = "|".join(map(re.escape, sorted(self._short, key=len, reverse=True)))
         pattern = re.compile(rf"(?<![^\W_])(?:{values})(?![^\W_])")
-        is_batch = kind in MESSAGE_KINDS and body.startswith(b"[")
-        for message in messages_in(body) if is_batch else [body]:
+        for message in messages_in(body) if kind in MESSAGE_KINDS else [body]:
             zone = self._zones.zone_of(kind, message)
             for path, text in self._searched(msgspec.json.decode(message), zone, "$"):
                 yield from ((path, match[0]) for match in pattern.finditer(text))

@@ -664,6 +664,13 @@ def test_a_path_may_be_of_a_kind_of_record_or_of_all():
         assert b"Adams" not in changed
 
 
+def test_a_path_counts_in_a_batch_with_space_before_it():
+    changed = redactor(paths={"tools/call": ["$.params.arguments.a"]}).redact(
+        "in", b" [" + call(a="word123") + b"]"
+    )
+    assert b"word123" not in changed
+
+
 def test_a_path_within_a_secret_path_changes_nothing():
     paths = ["$.params.arguments.a", "$.params.arguments.a.b"]
     assert b"word123" not in redactor(paths={"*": paths}).redact("in", call(a={"c": "word123"}))

@@ -14,6 +14,7 @@ import trio
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, ToolError
 from mcp_trio._journal.calls import CallTracker
+from mcp_trio._journal.records import RecordEncoder
 from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.policy import Durations
@@ -578,14 +579,21 @@ def test_a_wrong_option_is_reported_where_it_is_given(tmp_path, options, error):
 
 def tracked(*items, role="server"):
     """The calls that a tracker finds in records of some kinds, bodies and lanes."""
-    from mcp_trio._journal.records import RecordEncoder
-
     encoder, tracker = RecordEncoder(), CallTracker(role)
     return [
         found
         for time, (kind, body, *lane) in enumerate(items)
         for found in tracker.add(encoder.record(kind, json.dumps(body).encode(), time * 10, *lane))
     ]
+
+
+def test_a_batch_with_space_before_it_is_followed():
+    encoder, tracker = RecordEncoder(), CallTracker("server")
+    request = b' [{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"book"}}]'
+    answer = b'{"jsonrpc":"2.0","id":1,"result":{"isError":true}}'
+    assert tracker.add(encoder.record("in", request, 0)) == []
+    (found,) = tracker.add(encoder.record("out", answer, 10))
+    assert (found.name, found.error) == ("book", "tool")
 
 
 def test_calls_in_batches_and_cancelled_calls_are_followed():
