@@ -284,15 +284,17 @@ class Zones:
         zone_key = _ZoneKey()
         if kind in _KEYED_KINDS:
             with suppress(ValueError, RecursionError):
-                decoded = msgspec.json.decode(body, type=_ZoneKey)
-                names = (decoded.method, decoded.name, decoded.params.name)
-                if all(isinstance(name, str) for name in names):
-                    zone_key = decoded
+                zone_key = msgspec.json.decode(body, type=_ZoneKey)
+        # A name that is no string must not keep the others from being looked at.
+        method, name, tool = (
+            each if isinstance(each, str) else ""
+            for each in (zone_key.method, zone_key.name, zone_key.params.name)
+        )
         if kind not in MESSAGE_KINDS:
-            is_clock = kind == "val" and str(zone_key.name).startswith(_CLOCKS)
+            is_clock = kind == "val" and name.startswith(_CLOCKS)
             return LEAVE if is_clock else self._body_zones.get(kind, SEARCH)
-        named = self._message_zones.get(f"{zone_key.method} {zone_key.params.name}")
-        return named or self._message_zones.get(zone_key.method) or self._message_zones[""]
+        named = self._message_zones.get(f"{method} {tool}")
+        return named or self._message_zones.get(method) or self._message_zones[""]
 
 
 def _steps(path: str) -> _Steps:

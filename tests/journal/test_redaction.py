@@ -671,6 +671,15 @@ def test_a_path_counts_in_a_batch_with_space_before_it():
     assert b"word123" not in changed
 
 
+@pytest.mark.parametrize(
+    ("old", "odd"), [(b"{", b'{"name":null,'), (b"{", b'{"name":5,'), (b'"login"', b"5")]
+)
+def test_a_path_counts_in_a_message_with_an_odd_name(old, odd):
+    message = call(a="word123").replace(old, odd, 1)
+    changed = redactor(paths={"tools/call": ["$.params.arguments.a"]}).redact("in", message)
+    assert b"word123" not in changed
+
+
 def test_a_path_within_a_secret_path_changes_nothing():
     paths = ["$.params.arguments.a", "$.params.arguments.a.b"]
     assert b"word123" not in redactor(paths={"*": paths}).redact("in", call(a={"c": "word123"}))
