@@ -92,7 +92,8 @@ class _Params(msgspec.Struct):
     name: Any = ""
     uri: Any = ""
     request_id: Any = msgspec.field(name="requestId", default=None)
-    meta: _Meta | None = msgspec.field(name="_meta", default=None)
+    # A server may overlook a `_meta` that is no object: it must not hide the call.
+    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b""))
 
 
 class _Error(msgspec.Struct):
@@ -132,6 +133,7 @@ _Position: TypeAlias = tuple[int, int]
 """The number of the record with a request, and the position of the request in a batch."""
 
 _DECODE: Final = msgspec.json.Decoder(_Message).decode
+_DECODE_META: Final = msgspec.json.Decoder(_Meta).decode
 _DECODE_BLOCKS: Final = msgspec.json.Decoder(list[_Block]).decode
 _NO_CALLS: Final[Sequence[Call]] = ()
 
@@ -196,7 +198,7 @@ class CallTracker:
                     name=_string(params.name) or _string(params.uri),
                     begin_ns=record.time_ns,
                     principal=_string(envelope.get("principal")),
-                    trace_id="" if params.meta is None else trace_id_of(params.meta.traceparent),
+                    trace_id=_trace_id_in(params.meta),
                 )
                 key = _key(record.channel, message.id)
                 self._open.setdefault(key, []).append((call, (record.number, position)))
@@ -268,6 +270,13 @@ def trace_id_of(traceparent: object) -> str:
     _, _, rest = _string(traceparent).partition("-")
     trace_id, dash, _ = rest.partition("-")
     return trace_id if dash else ""
+
+
+def _trace_id_in(meta: msgspec.Raw) -> str:
+    if meta:
+        with suppress(ValueError, RecursionError):
+            return trace_id_of(_DECODE_META(meta).traceparent)
+    return ""
 
 
 def read_outcome(response: bytes) -> tuple[ErrorKind, int | None, str, list[str]]:

@@ -587,6 +587,15 @@ def tracked(*items, role="server"):
     ]
 
 
+@pytest.mark.parametrize("meta", [5, "x", [], None])
+def test_a_call_with_an_odd_meta_is_followed(meta):
+    params = {"name": "book", "_meta": meta}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = {"jsonrpc": "2.0", "id": 1, "result": {"isError": True}}
+    (found,) = tracked(("in", asked), ("out", answer))
+    assert (found.name, found.error, found.trace_id) == ("book", "tool", "")
+
+
 def test_a_batch_with_space_before_it_is_followed():
     encoder, tracker = RecordEncoder(), CallTracker("server")
     request = b' [{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"book"}}]'
