@@ -25,6 +25,7 @@ recording goes to another one; no two requests in one recording can be confused.
 The check of `Host` and `Origin` comes before all of this.
 """
 
+import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -80,8 +81,10 @@ from mcp_trio._transports.http_client_requests import (
 from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, run_while_connected
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.sockets import netloc, open_tcp_listeners
-from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.errors import SERVER_BUSY, RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+logger = logging.getLogger("mcp_trio")
 
 # Headers.
 
@@ -648,7 +651,11 @@ class HttpProxy:
                     text = f"the body is larger than limits.messages.bytes_max ({bytes_max})"
                     rejection = Rejection(status=413, text=text)
                 else:
-                    await self._forward(exchange, url, body)
+                    try:
+                        await self._forward(exchange, url, body)
+                    except RecordingError as error:
+                        # The listener answers with 500, or breaks off a response that has begun.
+                        logger.error("a request is not forwarded: %s", error)  # noqa: TRY400
                     return
             with self.recordings.for_exchange(None, ()) as recording:
                 facts = {"method": request.method, "status": rejection.status}

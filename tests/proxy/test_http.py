@@ -673,6 +673,22 @@ async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_p
     ]
 
 
+async def test_a_folder_that_is_gone_is_named_in_the_log(between, tmp_path, caplog):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    async with between(counted(), folder) as proxy:
+        await proxy.ask(INITIALIZE)
+        folder.rename(tmp_path / "elsewhere")
+        refused = await proxy.ask(INITIALIZE)
+    assert refused.status is None
+    assert len(proxy.server.seen) == 1
+    (message,) = caplog.messages
+    assert message.startswith(
+        f"a request is not forwarded: cannot record to {folder}: there is no such folder"
+    )
+    assert "Traceback" not in caplog.text
+
+
 # Requests without a session.
 
 
