@@ -17,6 +17,7 @@ import trio
 
 from mcp_trio._protocol.suggestions import option_advice
 from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.lanes import Abort
 from mcp_trio.errors import MCPError
 
 _Error = TypeVar("_Error", Exception, BaseException)
@@ -45,8 +46,8 @@ def raise_unchanged(error: BaseException) -> NoReturn:
         del error, context  # The traceback has this frame, which would keep the error alive.
 
 
-# The exceptions with which code ends on purpose.
-_EXITS: Final = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
+# The exceptions with which code ends on purpose, and the one that ends it when a replay is over.
+_EXITS: Final = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit, Abort)
 # The modules of exceptions that belong to the test that runs the code, as `pytest.fail` raises.
 _TEST_MODULES: Final = ("_pytest.", "hypothesis.")
 
