@@ -8,6 +8,7 @@ difference may have (`CAUSES`, `POSSIBLE_CAUSES`), each found by a function of i
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -680,10 +681,12 @@ def _failure_cause(divergence: Divergence) -> str:
 
 
 def _lost_exception_cause(divergence: Divergence) -> str:
-    for record in reversed(divergence.trace.journal[: divergence.index]):
-        if record.kind not in {"err", "val"} or record.lane is None:
-            continue
-        if not divergence.is_of_request(record.lane):
+    trace, lane = divergence.trace, divergence.lane
+    lanes = () if lane is None else trace.request_lanes.get(request_lane(lane), ())
+    indexes = sorted(index for each in lanes for index in trace.indexes[each])
+    earlier = indexes[: bisect_left(indexes, divergence.index)]
+    for record in (trace.journal[index] for index in reversed(earlier)):
+        if record.kind not in {"err", "val"}:
             continue
         error: bytes | None = None
         if record.kind == "err":

@@ -282,9 +282,8 @@ class LeftOutRequests:
         """Leave out a request; return the indexes of its records at `index` and later."""
         self._lanes.add(request)
         skipped: list[int] = []
-        for lane, indexes in self._trace.indexes.items():
-            if request_lane(lane) != request:
-                continue
+        for lane in self._trace.request_lanes[request]:
+            indexes = self._trace.indexes[lane]
             skipped += indexes[bisect_left(indexes, index) :]
             for record in (self._trace.journal[each] for each in indexes):
                 if record.kind == "out":
@@ -855,9 +854,12 @@ class Replayer:
 
     def _divergence_here(self, operation: Operation | None, problem: str = "") -> Divergence:
         suspended: dict[str, str] = {}
-        for lane in self._tasks:
+        for lane in [*self._tasks]:
             task = self._task_of(lane)
-            if task is None or task is trio.lowlevel.current_task() or lane in self.left_out:
+            if task is None:
+                del self._tasks[lane]  # A recording may have many lanes, and most have ended.
+                continue
+            if task is trio.lowlevel.current_task() or lane in self.left_out:
                 continue
             location = task_location(task)
             if lane in self.waiting_lanes and lane not in self._lanes_begun:

@@ -184,7 +184,15 @@ class Trace:
                     found.outcomes[index] = following
         return found
 
-    @property
+    @cached_property
+    def request_lanes(self) -> Mapping[LaneKey, Sequence[LaneKey]]:
+        """The lanes of each request or notification: that of its handler, and of child tasks."""
+        found: dict[LaneKey, list[LaneKey]] = {}
+        for lane in self.indexes:
+            found.setdefault(request_lane(lane), []).append(lane)
+        return found
+
+    @cached_property
     def concurrent_sessions(self) -> int:
         """The number of the server's sessions that were open meanwhile and are not in this file."""
         ends = [record for record in self.journal if record.kind == "end"]
@@ -304,8 +312,9 @@ def request_data(journal: Sequence[Record], lane: str) -> bytes:
     if found is None:
         return b""
     number, position = found
-    received = (body_bytes(record) for record in journal if record.number == number)
-    return message_at(next(received, None) or b"", position)
+    index = bisect_left(journal, number, key=lambda record: record.number)
+    is_recorded = index < len(journal) and journal[index].number == number
+    return message_at(body_bytes(journal[index]) or b"", position) if is_recorded else b""
 
 
 def received_data(record: Record) -> bytes | Oversized:

@@ -1,6 +1,7 @@
 """Replays that go on after a divergence, and find the first one of each request."""
 
 import logging
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -232,6 +233,30 @@ def test_many_requests_that_all_differ_in_another_way_are_reported_soon(world, t
         replay(path, make_server(2), all_divergences=True)
     assert time.process_time() - begin < 3
     assert len(caught.value.later) == 599
+
+
+def test_requests_that_have_ended_cost_later_divergences_nothing(record):
+    def calls_for(count):
+        path, calls = record(*["sell a"] * count), 0
+        path = path.rename(path.with_stem(f"sold-{count}"))
+
+        def count_calls(_frame, event, _argument):
+            nonlocal calls
+            calls += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count_calls)
+        try:
+            with pytest.raises(ReplayDivergence) as caught:
+                replay(path, Desk(sell=sell_unlocked).server, all_divergences=True)
+        finally:
+            sys.setprofile(before)
+        assert len(caught.value.later) == count - 1
+        return calls
+
+    # In quadratic time, the last 40 of 80 cost three times as much as the first 40.
+    first, both = calls_for(40), calls_for(80)
+    assert both - first < 1.1 * first
 
 
 async def note_otherwise(desk, ctx, key):
