@@ -46,9 +46,10 @@ _MARK_HELP: Final = (
     " responses except at the JSON paths in ignore)."
 )
 # File names of recordings. Characters that a file name may not have everywhere are replaced. A test
-# name needs no digest if no other test name can result in the same file name.
+# name needs no digest if no other test name can result in the same file name, also where file names
+# that differ only in case are the same.
 _REPLACED_CHARACTER: Final = re.compile(r"[^\w.-]", re.ASCII)
-_UNIQUE_NAME: Final = re.compile(r"[\w.-]*(\[[\w.-]*\])?[\w.-]*", re.ASCII)
+_UNIQUE_NAME: Final = re.compile(r"[\w.-]*(\[[a-z0-9_.-]*\])?[\w.-]*", re.ASCII)
 _NAME_CHARACTERS_MAX: Final = 120
 _DIGEST_CHARACTERS: Final = 8
 
@@ -123,7 +124,9 @@ class _RecordingPaths:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         marker = request.node.get_closest_marker(_MARK)
         self._folder: Path = request.path.parent
-        self._test: list[str] = request.node.nodeid.split("::")[1:]
+        # Not from the node id: parameters may have "::" in it, and plugins add a suffix to it.
+        named = (pytest.Class, pytest.Item)
+        self._test = [each.name for each in request.node.listchain() if isinstance(each, named)]
         self._file = request.path.stem
         self._marked: str | None = None
         self.mode: Mode = "strict"

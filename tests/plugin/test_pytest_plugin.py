@@ -596,14 +596,19 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
             async with mcp_recorder(server) as client, mcp_recorder(server, label="b") as other:
                 await client.ping(), await other.ping()
 
+        @pytest.mark.parametrize("name", ["::1", ".1", "GET", "get"])
+        async def test_address(mcp_recorder, name):
+            async with mcp_recorder(server) as client:
+                await client.ping()
+
         @pytest.mark.parametrize("name", ["a.b", "a"])
         async def test_dots(mcp_recorder, name):
             async with mcp_recorder(server, label="b" if name == "a" else "") as client:
                 await client.ping()
     """
-    outcome(run(desk, "--mcp-record=once", test_it=test), passed=12)
+    outcome(run(desk, "--mcp-record=once", test_it=test), passed=16)
     names = [path.name for path in recordings.iterdir()]
-    assert len(names) == 2 * 10 + 2
+    assert len({name.lower() for name in names}) == 2 * 10 + 4 + 2
     assert max(map(len, names)) < 200
     assert "test_it-a-b.mcprec.jsonl" in names
 
