@@ -358,10 +358,10 @@ class Recorder:
         The path of the recording is the marker's, or in `recordings/` beside the test's file, named
         after the test and, for a second client of one test, `label`. `--mcp-record` decides when
         the recording is made; it is kept only if the block ends without an exception. If the target
-        is a server object, the server makes the recording; later, the recording is first replayed
-        against the server in the strict mode, and then the client gets the recorded responses. With
-        any other target, the client makes the recording. A request that is not recorded fails the
-        test.
+        is a server object, the server makes the recording, which is replayed against the server in
+        the strict mode: at the end of the block, and in later runs before the client gets the
+        recorded responses. With any other target, the client makes the recording. A request that is
+        not recorded fails the test.
         """
         __tracebackhide__ = True
         path = self._paths.path_for_test(label)
@@ -429,6 +429,9 @@ class RecordedClient:
         if self._mock is None:
             if error is None:
                 self._temporary_path.replace(self._path)
+                # One that depends on earlier tests would otherwise fail only in the next run.
+                if self._server is not None:
+                    _or_fail(partial(_replay, self._path, self._server, "strict"))
             else:
                 self._temporary_path.unlink(missing_ok=True)
         elif self._mock.unrecorded and error is None:

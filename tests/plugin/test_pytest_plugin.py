@@ -504,7 +504,8 @@ def test_new_replaces_recordings_that_depend_on_an_earlier_test(desk):
             async with mcp_recorder(server) as client:
                 await client.call_tool("count")
     """
-    outcome(run(desk, "--mcp-record=once", counter=counter, test_it=test), passed=2)
+    once = run(desk, "--mcp-record=once", counter=counter, test_it=test)
+    assert "1 other session of the recorded process" in outcome(once, passed=1, failed=1)
     outcome(run(desk), passed=1, failed=1)
     outcome(run(desk, "--mcp-record=new"), passed=2)
     outcome(run(desk), passed=2)
@@ -552,7 +553,7 @@ def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(
         @pytest.mark.parametrize("name", ["a-b", "c"])
         async def test_two(mcp_recorder, name):
             async with mcp_recorder(server) as one, mcp_recorder(server, label="two") as two:
-                await one.ping(), await two.ping()
+                await one.list_tools(), await two.list_tools()
 
         async def test_twice(mcp_recorder):
             async with mcp_recorder(server), mcp_recorder(server):
@@ -561,7 +562,7 @@ def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(
         async def test_again(mcp_recorder):
             recorded = mcp_recorder(server)
             async with recorded as client:
-                await client.ping()
+                await client.list_tools()
             with pytest.raises(RuntimeError, match="connects once"):
                 async with recorded:
                     pass
@@ -569,7 +570,7 @@ def test_two_clients_of_one_test_have_labels_and_one_may_have_the_marker_s_path(
         @pytest.mark.mcp_recording("mine.mcprec.jsonl")
         async def test_mine(mcp_recorder):
             async with mcp_recorder(server) as client:
-                await client.ping()
+                await client.list_tools()
     """
     text = outcome(run(desk, "--mcp-record=once", test_it=test), passed=4, failed=1)
     assert "pass a label= for the second client" in text
@@ -594,17 +595,17 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
         @pytest.mark.parametrize("name", NAMES, ids=NAMES)
         async def test_it(mcp_recorder, name):
             async with mcp_recorder(server) as client, mcp_recorder(server, label="b") as other:
-                await client.ping(), await other.ping()
+                await client.list_tools(), await other.list_tools()
 
         @pytest.mark.parametrize("name", ["::1", ".1", "GET", "get"])
         async def test_address(mcp_recorder, name):
             async with mcp_recorder(server) as client:
-                await client.ping()
+                await client.list_tools()
 
         @pytest.mark.parametrize("name", ["a.b", "a"])
         async def test_dots(mcp_recorder, name):
             async with mcp_recorder(server, label="b" if name == "a" else "") as client:
-                await client.ping()
+                await client.list_tools()
     """
     outcome(run(desk, "--mcp-record=once", test_it=test), passed=16)
     names = [path.name for path in recordings.iterdir()]
