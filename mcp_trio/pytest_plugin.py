@@ -61,6 +61,9 @@ _RECORD_HELP: Final = (
     " once (missing ones), new (missing and outdated ones), all. Default: none."
 )
 
+# The recordings that this run has made.
+_MADE_RECORDINGS: Final = pytest.StashKey[set[Path]]()
+
 
 class UntrackedCallWarning(pytest.PytestWarning):
     """A replayed handler called a clock or a random source directly, not through its context."""
@@ -348,6 +351,7 @@ class Recorder:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._paths = _RecordingPaths(request)
         self._mode: RecordMode = request.config.option.mcp_record
+        self._made = request.config.stash.setdefault(_MADE_RECORDINGS, set())
         self._used: set[Path] = set()
 
     def __call__(
@@ -370,14 +374,21 @@ class Recorder:
                 f"{path.name} has another client already: pass a label= for the second client"
             )
         self._used.add(path)
-        return RecordedClient(target, path, self._mode, {**options})
+        # Of tests with one path, the first makes the recording, and the others have to match it.
+        mode = "once" if path in self._made else self._mode
+        return RecordedClient(target, path, mode, self._made, {**options})
 
 
 class RecordedClient:
     """The asynchronous context manager that `Recorder` returns; its value is a `Client`."""
 
     def __init__(
-        self, target: "Target", path: Path, mode: RecordMode, options: Mapping[str, Any]
+        self,
+        target: "Target",
+        path: Path,
+        mode: RecordMode,
+        made: set[Path],
+        options: Mapping[str, Any],
     ) -> None:
         from mcp_trio import Server
 
@@ -386,6 +397,7 @@ class RecordedClient:
         self._path = path
         self._temporary_path = path.with_name(f".{path.name}")
         self._mode: RecordMode = mode
+        self._made = made
         self._options = options
         self._client: Client | None = None
         self._mock: MockServer | None = None
@@ -429,6 +441,7 @@ class RecordedClient:
         if self._mock is None:
             if error is None:
                 self._temporary_path.replace(self._path)
+                self._made.add(self._path)
                 # One that depends on earlier tests would otherwise fail only in the next run.
                 if self._server is not None:
                     _or_fail(partial(_replay, self._path, self._server, "strict"))

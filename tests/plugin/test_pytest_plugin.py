@@ -614,6 +614,24 @@ def test_tests_with_similar_names_have_recordings_of_their_own(desk, recordings)
     assert "test_it-a-b.mcprec.jsonl" in names
 
 
+@pytest.mark.usefixtures("findable")
+def test_a_test_does_not_replace_the_recording_that_another_one_has_just_made(desk):
+    test = """
+        import pytest
+        from desk import server
+
+        @pytest.mark.mcp_recording("greeting.mcprec.jsonl")
+        @pytest.mark.parametrize("name", ["Ada", "Ada again", "Ben"])
+        async def test_greeting(mcp_recorder, name):
+            async with mcp_recorder(server) as client:
+                await client.call_tool("greet", {"name": name.split()[0]})
+    """
+    for _ in range(2):
+        text = outcome(run(desk, "--mcp-record=all", test_it=test), passed=2, failed=1)
+        assert "differs at $.arguments.name" in text
+    outcome(run(desk, test_it=test), passed=2, failed=1)
+
+
 # Beside other plugins.
 
 
