@@ -42,7 +42,7 @@ difference the request is left out from there on (`LeftOutRequests`), and the ot
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any, ClassVar, Final, NoReturn, cast
 
@@ -434,8 +434,7 @@ class Replayer:
         self._check_lane_without_record()
         if self.position.is_at_missing:
             # The report names the lane that waits for a missing record, if one does.
-            waiting = sorted(self.waiting_lanes, key=self.trace.last_index)
-            self.diverge(self.additional_operation(waiting[0]) if waiting else None)
+            self.diverge(self._additional_operation_of_first(self.waiting_lanes))
         if self.position.index != index:  # The lane of the record has been left out.
             return
         if record.time_ns > self._time_ns:
@@ -490,11 +489,11 @@ class Replayer:
             # that differs.
             request = request_lane(key_of(record))
             additional = (
-                self.additional_operation(lane)
+                lane
                 for lane in self.waiting_lanes
                 if request_lane(lane) == request and self.trace.next_index(lane, index) is None
             )
-            self.diverge(next(additional, None))
+            self.diverge(self._additional_operation_of_first(additional))
 
     async def advance_until_made(self, record: Record) -> None:
         """Let deadlines expire that follow the record closely, until its lane makes the record.
@@ -540,6 +539,7 @@ class Replayer:
             return
         if self.left_out:
             return
+        late: list[LaneKey] = []
         for lane, wait in self.waiting_lanes.items():
             if not wait.is_timed:
                 continue
@@ -550,8 +550,9 @@ class Replayer:
                 wait_seconds_max = _LATE_SECONDS_MAX if is_foreign else ROUNDING_SECONDS
                 is_late = self.clock.time_of(record.time_ns) - wait.since > wait_seconds_max
             if is_late:
-                self.diverge(self.additional_operation(lane))
-                return
+                late.append(lane)
+        if late:
+            self.diverge(self._additional_operation_of_first(late))
 
     def _show_time(self, record: Record) -> None:
         self._time_ns = record.time_ns
@@ -705,6 +706,14 @@ class Replayer:
         if lane is not None and self.position.index > self.trace.last_missing:
             self._lane_without_record = None
             self.diverge(self.additional_operation(lane))
+
+    def _additional_operation_of_first(self, lanes: Iterable[LaneKey]) -> Operation | None:
+        """Return the additional operation of the lane that ends first in the recording, if any.
+
+        Lanes begin to wait in an order that the scheduler chooses; each replay names the same one.
+        """
+        lane = min(lanes, key=lambda lane: (self.trace.last_index(lane), lane), default=None)
+        return None if lane is None else self.additional_operation(lane)
 
     def additional_operation(self, lane: LaneKey) -> Operation:
         """Return an operation of a lane that has no more records."""

@@ -314,6 +314,32 @@ def test_a_divergence_after_a_request_was_left_out_may_follow_from_that(record, 
     ) in str(sell)
 
 
+async def unlock_too(desk, ctx, key):
+    try:
+        return await tidy(desk, ctx, key)
+    finally:
+        desk.door.set()
+
+
+def test_of_lanes_that_could_have_gone_on_every_replay_names_the_same_one(world, tmp_path):
+    async def client(peer, _session):
+        await peer.handshake()
+        for number in range(4):
+            await peer.send(call(number, "enter"))
+        await peer.send(call(4, "tidy"))
+        await peer.receive()
+        await trio.sleep(0.010)
+        await peer.send(call(5, "unlock"))
+        await peer.receive_many(5)
+
+    path = world.record(Desk().server, tmp_path / "desk.mcprec.jsonl", client)
+    lanes = set[str]()
+    for seed in range(10):
+        found = find_all(path, lambda: Desk(tidy=unlock_too).server, seed=seed)
+        lanes.update(each.lane for each in found)
+    assert len(lanes) == 1
+
+
 async def keep_locked(desk, ctx, key):
     await trio.sleep_forever()
 
