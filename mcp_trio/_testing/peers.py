@@ -92,12 +92,8 @@ class WirePeer:
         Raises:
             EOFError: The other side has closed the connection.
         """
-        while not self._unread:
-            received = await self.channel.receive()
-            if not received:
-                raise EOFError("the other side has closed the connection")
-            self._keep(received)
-        return _decode(self._unread.popleft())
+        (message,) = await self.receive_many(1)
+        return message
 
     async def receive_many(self, count: int) -> list[dict[str, Any]]:
         """Receive the next `count` messages.
@@ -105,7 +101,12 @@ class WirePeer:
         Raises:
             EOFError: The other side has closed the connection.
         """
-        return [await self.receive() for _ in range(count)]
+        while len(self._unread) < count:
+            received = await self.channel.receive()
+            if not received:
+                raise EOFError("the other side has closed the connection")
+            self._keep(received)
+        return [_decode(self._unread.popleft()) for _ in range(count)]
 
     async def receive_available(self) -> list[dict[str, Any]]:
         """Wait until all other tasks are blocked; return the messages received by then."""
