@@ -520,9 +520,10 @@ class MockSession:
         Those that need not wait are sent at once, the others in a task.
         """
         messages = self._recorded.caused.get(None if cause is None else cause.index, [])
+        requests = [each for each in messages if each.kind == "request"]
         position = 0
         while position < len(messages):
-            if self._is_paced or self._response_awaited_at(messages, position) is not None:
+            if self._is_paced or self._response_awaited(requests, messages[position]) is not None:
                 break
             self._send(messages[position])
             position += 1
@@ -536,12 +537,12 @@ class MockSession:
         async def send_later() -> None:
             begin, begin_ns = trio.current_time(), 0 if cause is None else cause.time_ns
             with scope:
-                for each in range(position, len(messages)):
-                    while (answered := self._response_awaited_at(messages, each)) is not None:
+                for message in messages[position:]:
+                    while (answered := self._response_awaited(requests, message)) is not None:
                         await answered.wait()
                     if self._is_paced:
-                        await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
-                    self._send(messages[each])
+                        await trio.sleep_until(begin + (message.time_ns - begin_ns) / 1e9)
+                    self._send(message)
                 self._reject_without_response(cause)
             if request_id is not None:
                 self._scopes.pop(request_id, None)
@@ -560,13 +561,13 @@ class MockSession:
         error = encode_error(request_id, INTERNAL_ERROR, f"this is a mock: {text}")
         self._peer.put(error, request_id, is_response=True)
 
-    def _response_awaited_at(
-        self, messages: Sequence[RecordedMessage], position: int
+    def _response_awaited(
+        self, requests: Sequence[RecordedMessage], message: RecordedMessage
     ) -> trio.Event | None:
         """Return the event of a response that the recorded server had before this message."""
-        for request in messages[:position]:
+        for request in requests:
             response = self._recorded.responses.get(request.index)
-            was_before = response is not None and response.index < messages[position].index
+            was_before = response is not None and response.index < message.index
             if was_before and request.index in self._awaited_responses:
                 return self._awaited_responses[request.index]
         return None

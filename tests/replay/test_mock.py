@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -1003,6 +1004,35 @@ async def test_a_strict_mock_answers_each_request_once_over_http(recording_of):
             await client.call_tool("x", {})
     with pytest.raises(MockMismatch, match="which was answered already"):
         mock.check()
+
+
+async def test_the_notifications_of_a_request_are_sent_in_linear_time(recording_of):
+    async def calls_for(count):
+        path = recording_of(
+            ("C", call(1, _meta={"progressToken": "t"})),
+            *(("S", note("progress", progressToken="t", progress=each)) for each in range(count)),
+            ("S", result(1)),
+        )
+        ours, theirs = memory_pair()
+        mock, peer, calls = mock_server(path), WirePeer(theirs), 0
+
+        def count_calls(_frame, event, _argument):
+            nonlocal calls
+            calls += event in {"call", "c_call"}
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mock.serve, ours)
+            before = sys.getprofile()
+            sys.setprofile(count_calls)
+            try:
+                await peer.send(call(1, _meta={"progressToken": 5}))
+                await peer.receive_many(count + 1)
+            finally:
+                sys.setprofile(before)
+            await peer.aclose()
+        return calls
+
+    assert await calls_for(800) < 6 * await calls_for(200)
 
 
 async def test_a_request_in_progress_is_not_matched_again(recording_of):
