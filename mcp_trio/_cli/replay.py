@@ -514,7 +514,8 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
     """Return the text for a replay without a difference, which took `seconds`."""
     from mcp_trio._replay.many_replays import remarks_of
 
-    counts = f"{report.records} records, {report.requests} requests handled"
+    requests = "1 request" if report.requests == 1 else f"{report.requests} requests"
+    counts = f"{report.records} records, {requests} handled"
     ending = "" if report.is_complete else ", up to where the recording was cut"
     lines = [
         f"the same, byte for byte: {counts}{ending}",

@@ -22,9 +22,9 @@ _LOG: Final = {
 }
 _SELECTION: Final = {
     "components": "write `kinds=`",
-    "keys": 'write the names first: `server.disable("name", …)`',
+    "keys": "write the names as positional arguments, before `tags=`",
     "match_all": "leave it out: entries with at least one of the tags are meant",
-    "names": 'write the names first: `server.disable("name", …)`',
+    "names": "write the names as positional arguments, before `tags=`",
     "version": _VERSIONED,
 }
 _SKILLS: Final = "skills are not implemented; read their resources with `read_resource`"

@@ -21,12 +21,12 @@ import pytest
 import trio
 
 from mcp_trio import Client, ConnectionLost, RequestError, Server
-from mcp_trio._cli.replay import sweep_summary
+from mcp_trio._cli.replay import replay_summary, sweep_summary
 from mcp_trio._replay.many_replays import cause_of, replay_in_parallel
 from mcp_trio._replay.targets import fresh_server, import_server
 from mcp_trio.auth import Bearer
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import RecordOptions, SweepReport, TickClock, replay_live
+from mcp_trio.recording import RecordOptions, ReplayReport, SweepReport, TickClock, replay_live
 from mcp_trio.testing import mock_server
 from tests.two_users import TOURS, record_two_users, tour
 from tests.ways import CONNECTIONS
@@ -1024,6 +1024,12 @@ def test_a_clock_that_the_module_of_the_server_has_read_is_named_as_the_cause(in
     shown = invoke("replay", path, target)
     calls = ", ".join(f"time.monotonic() at clock.py:{line}" for line in range(5, 10))
     assert f"calls that are not recorded: {calls} and 2 more, when the module" in shown.stderr
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1 request"), (2, "2 requests")])
+def test_the_report_counts_the_requests(count, text):
+    report = ReplayReport(records=9, requests=count, is_complete=True, recorded_seconds=1, notes=())
+    assert f": 9 records, {text} handled\n" in replay_summary(report, 0.1)
 
 
 def test_output_of_handlers_is_not_in_the_report(invoke, shop):

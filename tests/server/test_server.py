@@ -1193,7 +1193,8 @@ async def run_in_trio():
     ("make", "error", "text"),
     [
         (lambda: server.disable("fnd"), LookupError, "did you mean 'find'?"),
-        (lambda: server.disable(names={"find"}), TypeError, "write the names first"),
+        (lambda: server.enable(names={"find"}), TypeError, "write the names as positional"),
+        (lambda: server.disable(names={"find"}), TypeError, "write the names as positional"),
         (lambda: server.transform_tool("fnd", name="x"), LookupError, "did you mean 'find'?"),
         (
             lambda: server.transform_tool("find", arguments={"words": Argument("x")}),
