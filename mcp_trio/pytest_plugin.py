@@ -61,6 +61,10 @@ _RECORD_HELP: Final = (
     " once (missing ones), new (missing and outdated ones), all. Default: none."
 )
 
+# The options of a client that are for a command only, or for a URL only.
+_PROCESS_OPTIONS: Final = frozenset({"env", "inherit_env", "cwd", "stderr"})
+_WEB_OPTIONS: Final = frozenset({"http", "headers", "token", "auth", "ssl_context"})
+
 # The recordings that this run has made.
 _MADE_RECORDINGS: Final = pytest.StashKey[set[Path]]()
 
@@ -413,7 +417,9 @@ class RecordedClient:
 
         if not await self._must_record():
             self._mock = _or_fail(partial(mock_server, self._path))
-            self._client = Client(self._mock, **self._options)
+            of_target = _PROCESS_OPTIONS | _WEB_OPTIONS
+            options = {name: self._options[name] for name in self._options.keys() - of_target}
+            self._client = Client(self._mock, **options)
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._server is not None:
@@ -461,7 +467,6 @@ class RecordedClient:
         """
         __tracebackhide__ = True
         from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
-        from mcp_trio.recording import replay_live_async
 
         if self._mode == "all":
             return True
@@ -475,7 +480,7 @@ class RecordedClient:
             # A recording is outdated if the target no longer gives the recorded responses.
             try:
                 if self._server is None:
-                    return not (await replay_live_async(self._path, self._target)).is_same
+                    return not (await self._replay_inputs()).is_same
                 _replay(self._path, self._server, "strict")
             except (NothingCompared, RecordingError, ReplayDivergence):
                 return True
@@ -483,6 +488,23 @@ class RecordedClient:
         if self._server is not None:
             _or_fail(partial(_replay, self._path, self._server, "strict"))
         return False
+
+    async def _replay_inputs(self) -> "InputsReport":
+        """Compare the recording with the target, which is opened with the client's options."""
+        from mcp_trio._client.connect import ProcessOptions, WebOptions, open_target
+        from mcp_trio.limits import DEFAULT_LIMITS
+        from mcp_trio.recording import replay_live_async
+
+        options, target = self._options, self._target
+        limits = options.get("limits", DEFAULT_LIMITS)
+        process = {name: options[name] for name in options.keys() & _PROCESS_OPTIONS}
+        web = {name: options[name] for name in options.keys() & _WEB_OPTIONS}
+        if process or web:
+            opened = await open_target(
+                target, process=ProcessOptions(**process), web=WebOptions(**web), limits=limits
+            )
+            target = opened.channel
+        return await replay_live_async(self._path, target, limits=limits)
 
 
 class _RecordingServer:

@@ -483,6 +483,26 @@ def test_new_replaces_outdated_recordings(desk, recordings, test):
     assert b"Goodbye, Ada" in path.read_bytes()
 
 
+def test_the_options_of_a_command_are_for_its_recording_only(desk, recordings):
+    folder = desk.mkdir("elsewhere")
+    (desk.path / "desk.py").rename(folder / "desk.py")
+    test = """
+        import sys
+
+        COMMAND = [sys.executable, "-c", "from desk import server; server.run()"]
+
+        async def test_it(mcp_recorder):
+            async with mcp_recorder(COMMAND, cwd="elsewhere", env={"DESK": "1"}) as client:
+                await client.call_tool("greet", {"name": "Ada"})
+    """
+    outcome(run(desk, "--mcp-record=once", test_it=test), passed=1)
+    (path,) = recordings.iterdir()
+    first = path.read_bytes()
+    outcome(run(desk), passed=1)
+    outcome(run(desk, "--mcp-record=new"), passed=1)
+    assert path.read_bytes() == first
+
+
 @pytest.mark.slow
 def test_new_replaces_recordings_that_depend_on_an_earlier_test(desk):
     counter = """
