@@ -49,8 +49,8 @@ def import_server(target: str) -> Server:
 
     The object is a `Server`, or a function without parameters that makes one. Without an object,
     the module's only `Server` is used that is not mounted into another of its servers. Modules next
-    to the file can be imported, as in a script; for a module name, the working directory is
-    searched.
+    to the file can be imported, as in a script, and so can the package that the file is in; for a
+    module name, the working directory is searched.
 
     Raises:
         TargetError: There is no such file, module or server, or importing or making it raises.
@@ -129,7 +129,15 @@ def _import_source(source: str) -> ModuleType:
         raise TargetError(f"{path}: no such file")
     if path is None and not all(map(str.isidentifier, source.split("."))):
         raise TargetError(f"{source!r} is not a module name; a file name must end with .py")
-    sys.path.insert(0, str(Path.cwd() if path is None else path.resolve().parent))
+    if path is None:
+        sys.path.insert(0, str(Path.cwd()))
+    else:
+        folders = path.resolve().parents
+        sys.path.insert(0, str(folders[0]))
+        # A file in a package may import the package by its name, although it is not installed.
+        # The folder comes last, so that it hides no other module.
+        root = next((each for each in folders if not (each / "__init__.py").is_file()), folders[0])
+        sys.path.append(str(root))
     with _running_code_of(source, f"{path or source} cannot be imported"):
         if path is None:
             try:

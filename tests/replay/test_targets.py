@@ -56,3 +56,14 @@ def test_a_library_behind_a_symbolic_link_is_not_imported_anew(folder, monkeypat
     with fresh_server(f"{folder}/server.py"):
         assert sys.modules["pilot"] is imported
         assert own_files(f"{folder}/server.py") == [f"{folder}/server.py"]
+
+
+def test_a_file_in_a_package_that_is_not_installed_imports_the_package(folder):
+    inner = folder / "harbour" / "north"
+    inner.mkdir(parents=True)
+    for each in (inner, inner.parent):
+        (each / "__init__.py").write_text("")
+    (inner / "crane.py").write_text("")
+    (inner / "server.py").write_text(SERVER.format(modules="harbour.north.crane"))
+    with fresh_server(f"{inner}/server.py"):
+        assert f"{inner}/crane.py" in own_files(f"{inner}/server.py")
