@@ -12,7 +12,7 @@ The package itself is imported only when a test uses a fixture.
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -65,6 +65,9 @@ _RECORD_HELP: Final = (
 _PROCESS_OPTIONS: Final = frozenset({"env", "inherit_env", "cwd", "stderr"})
 _WEB_OPTIONS: Final = frozenset({"http", "headers", "token", "auth", "ssl_context"})
 
+# Whether a test has passed, as far as it has run.
+_HAS_PASSED: Final = pytest.StashKey[bool]()
+
 # The recordings that this run has made.
 _MADE_RECORDINGS: Final = pytest.StashKey[set[Path]]()
 
@@ -100,6 +103,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         fixtures = ", ".join(sorted(_FIXTURES))
         text = f"the marker {_MARK} has no effect without one of the fixtures {fixtures}"
         pytest.fail(text, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: "pytest.CallInfo[None]"
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note whether the test has passed, for the fixtures that are torn down after it."""
+    report = yield
+    if call.when == "call":
+        item.stash[_HAS_PASSED] = report.passed
+    return report
 
 
 # The marker.
@@ -210,7 +224,8 @@ def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
     """
     mock = Mock(request)
     yield mock
-    mock.check()
+    if request.node.stash.get(_HAS_PASSED, False):
+        mock.check()
 
 
 @pytest.fixture
@@ -330,9 +345,9 @@ class Mock:
         """Return a mock server, made by `mcp_trio.testing.mock_server`, as a target for `Client`.
 
         `await nursery.start(mock.serve_http)` serves the mock to any other client, too. With
-        `strict` the test fails at its end if the client sent a request that is not recorded, or did
-        not send one that is. In the recording of a server with authentication, `user` or `tokens`
-        choose whose results a client gets.
+        `strict` a test that has passed fails at its end if the client sent a request that is not
+        recorded, or did not send one that is. In the recording of a server with authentication,
+        `user` or `tokens` choose whose results a client gets.
         """
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server

@@ -366,6 +366,30 @@ def test_a_mock_gives_recorded_answers_and_a_strict_one_is_checked(trip):
 
 
 @pytest.mark.usefixtures("findable")
+def test_a_strict_mock_is_not_checked_after_a_test_that_has_not_passed(trip):
+    test = """
+        import pytest
+
+        @pytest.fixture
+        def broken(mcp_mock):
+            mcp_mock("trip.mcprec.jsonl", strict=True)
+            raise RuntimeError("the setup failed")
+
+        def test_setup(broken):
+            pass
+
+        def test_skipped(mcp_mock):
+            mcp_mock("trip.mcprec.jsonl", strict=True)
+            pytest.skip("not here")
+
+        def test_failed(mcp_mock):
+            mcp_mock("trip.mcprec.jsonl", strict=True)
+            assert False, "the reason"
+    """
+    text = outcome(run(trip, test_it=test), errors=1, failed=1, skipped=1)
+    assert "not requested" not in text
+
+
 def test_the_clock_jumps_while_all_tasks_wait(desk):
     test = """
         import trio
