@@ -155,7 +155,7 @@ def raise_rebuilt(body: bytes) -> NoReturn:
     finally:
         # `raise` has set the context to the exception that the handler handles.
         if context is not None:
-            error.__context__ = context
+            _set(error, "__context__", context)
         del error, context
 
 
@@ -242,7 +242,9 @@ def _attributes(error: BaseException, made: BaseException | None) -> Iterator[tu
         if name != "__notes__":
             yield name, value
     for name, descriptor in _slots(type(error)).items():
-        value = descriptor.__get__(error)
+        value = None
+        with contextlib.suppress(AttributeError):  # The class may not have set it.
+            value = descriptor.__get__(error)
         if value is not None and not (made is not None and _is_same(descriptor, made, value)):
             yield name, value
 
@@ -297,6 +299,9 @@ def _log_once(error: BaseException, part: ErrorBody) -> None:
 
 # Rebuilding ---------------------------------------------------------------------------------------
 
+# Sets an attribute without the `__setattr__` of the class, which a frozen dataclass lets fail.
+_set: Final = BaseException.__setattr__
+
 
 def _rebuilt(body: ErrorBody) -> BaseException:
     members = [_rebuilt(member) for member in body.members or ()]
@@ -320,10 +325,10 @@ def _rebuilt(body: ErrorBody) -> BaseException:
     for note in body.notes or ():
         found.add_note(note)
     if body.cause is not None:
-        found.__cause__ = _rebuilt(body.cause)
+        _set(found, "__cause__", _rebuilt(body.cause))
     if body.context is not None:
-        found.__context__ = _rebuilt(body.context)
-    found.__suppress_context__ = body.suppresses_context
+        _set(found, "__context__", _rebuilt(body.context))
+    _set(found, "__suppress_context__", body.suppresses_context)
     return found
 
 

@@ -1,5 +1,6 @@
 """Exceptions of effects: their records, and the exceptions that come back from them."""
 
+import dataclasses
 import datetime as dt
 import decimal
 import http
@@ -52,6 +53,11 @@ class Slotted(Exception):
     def __init__(self, code):
         super().__init__("slotted")
         self.code = code
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
 
 
 class OwnOSError(OSError):
@@ -203,6 +209,12 @@ def test_attributes_outside_of_the_dict_are_restored(error, attributes):
         assert getattr(found, name) == getattr(error, name)
 
 
+def test_an_attribute_that_the_class_has_not_set_is_left_out():
+    found = again(Slotted.__new__(Slotted, "slotted"))
+    assert found.args == ("slotted",)
+    assert not hasattr(found, "code")
+
+
 @pytest.mark.parametrize("is_imported", [True, False])
 def test_an_error_of_httpx_is_found_in_its_successor_where_httpx_is_not_imported(
     monkeypatch, is_imported
@@ -304,6 +316,18 @@ def chain(error):
 )
 def test_causes_and_contexts_are_restored(error):
     assert chain(again(error)) == chain(error)
+
+
+def test_a_frozen_exception_is_restored_with_its_cause_and_context():
+    error = raised(Frozen(3), context=KeyError("a"))
+    error_body = recorded(raised(error, cause=ValueError("no")))
+    try:
+        raise OSError(2, "handled here")
+    except OSError:
+        with pytest.raises(Frozen) as caught:
+            raise_rebuilt(error_body)
+    assert caught.value.code == 3
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_a_suppressed_context_is_not_recorded():
