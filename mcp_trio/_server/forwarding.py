@@ -12,7 +12,7 @@ from the store. Otherwise its outcome is unknown, and the client gets an error t
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -584,7 +584,9 @@ class Forwarder:
                     return Outcome.ANSWERED
                 if sent.is_stream:  # A GET has no effects.
                     return Outcome.NOT_TAKEN
-                is_unread = sent.encoded in await self.instance.unread(sent.owner)
+                is_unread = False  # also if the store does not answer
+                with suppress(StoreUnavailableError):
+                    is_unread = sent.encoded in await self.instance.unread(sent.owner)
                 return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
 
     @property

@@ -298,6 +298,24 @@ async def test_a_request_that_the_lost_owner_had_taken_has_an_unknown_outcome(
     assert text((await ask(here, client, call("tide", id=2))).json) == "high"
 
 
+async def test_an_outcome_is_unknown_if_the_store_fails_when_the_owner_is_lost(
+    open_sites, stores, monkeypatch, autojump_clock
+):
+    async def fail(*_):
+        raise StoreUnavailableError("the store does not answer")
+
+    here, there = await open_sites()
+    client = await there.open()
+    asked = here.begin("POST", call("wait", {"seconds": 50}), Mcp_Session_Id=client.id)
+    await trio.sleep(0.1)
+    for name in ("find", "unread"):
+        monkeypatch.setattr(MemoryInstance, name, fail)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.status == BROKEN_OFF
+    assert b"outcome is unknown" in asked.answer_body
+
+
 async def test_an_unknown_outcome_is_no_reason_to_repeat_a_request_on_a_full_instance(
     open_sites, stores, autojump_clock
 ):
