@@ -20,7 +20,7 @@ import msgspec
 import trio
 from coredis import PureToken, Redis
 from coredis.exceptions import ConnectionError as RedisConnectionError
-from coredis.exceptions import RedisError, ResponseError
+from coredis.exceptions import ReadOnlyError, RedisError, ResponseError
 from coredis.retry import NoRetryPolicy
 
 from mcp_trio._server.instances import StoreUnavailableError
@@ -47,15 +47,21 @@ class _Posted(msgspec.Struct, frozen=True):
     on_result: Callable[[Any], None] | None
 
 
-# The errors of an unavailable Redis; other errors of Redis are responses to a command.
+# The errors of an unavailable Redis; other errors of Redis are responses to a command. A Redis that
+# has become a replica is unavailable: a new connection may reach the one that has replaced it.
 UNAVAILABLE_ERRORS: Final = (
     RedisConnectionError,
+    ReadOnlyError,
     OSError,
     TimeoutError,
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
     anyio.EndOfStream,
 )
+
+# The beginnings of errors that end without a change of the command: the memory is full, or the last
+# snapshot has failed, or there are too few replicas.
+_NO_WRITES_NOW: Final = ("OOM ", "MISCONF ", "NOREPLICAS ")
 
 _BATCH_MAX: Final = 256
 _POSTED_MAX: Final = 100_000
@@ -241,7 +247,8 @@ class RedisConnection:
             end = self._removed_count + len(batch)
             try:
                 await self._write(batch)
-            # A rejected connection, for example because of the password, is a `ResponseError`.
+            # A rejected connection, for example because of the password, is a `ResponseError`, and
+            # so is the rejection of all writes.
             except (*UNAVAILABLE_ERRORS, ResponseError) as error:
                 self._note_unavailable(str(error))
                 await _pause(failures)
@@ -260,7 +267,9 @@ class RedisConnection:
                     posted.command(pipeline)
             results = list[Any](pipeline.results or ())
             for result in results:
-                if isinstance(result, UNAVAILABLE_ERRORS):
+                if isinstance(result, UNAVAILABLE_ERRORS) or (
+                    isinstance(result, ResponseError) and str(result).startswith(_NO_WRITES_NOW)
+                ):
                     raise result
             return results
 

@@ -384,6 +384,36 @@ async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
         assert (await two.find("a")).owner == one.name
 
 
+def limit_memory(client, *, is_over):
+    return client.config_set({"maxmemory": 1 if is_over else 0})
+
+
+def make_replica(client, *, is_over):
+    return client.replicaof("127.0.0.1", 1) if is_over else client.replicaof()
+
+
+@pytest.mark.parametrize("reject_writes", [limit_memory, make_replica])
+async def test_what_redis_rejects_for_a_while_is_stored_and_sent_later(redis, join, reject_writes):
+    """As when its memory is full, or when it has become a replica after a failover."""
+    handlers = [ScriptedHandler(), ScriptedHandler()]
+    async with join(handlers[0], 60) as one, join(handlers[1], 60) as two, redis.client() as client:
+        one.send(two.name, b"first")
+        await one.wait_until_stored()
+        await reject_writes(client, is_over=True)
+        one.keep("a", FACTS)
+        one.send(two.name, b"second")
+        await one.settle()
+        await reject_writes(client, is_over=False)
+        one.send(two.name, b"third")
+
+        async def have_arrived():
+            return len(handlers[1].received) == 3
+
+        await until(have_arrived)
+        assert [message for _, message in handlers[1].received] == [b"first", b"second", b"third"]
+        assert (await two.find("a")).owner == one.name
+
+
 async def test_changes_arrive_when_redis_is_back(redis, stores_of):
     received = []
     async with (
