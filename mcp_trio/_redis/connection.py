@@ -64,6 +64,8 @@ UNAVAILABLE_ERRORS: Final = (
 _NO_WRITES_NOW: Final = ("OOM ", "MISCONF ", "NOREPLICAS ")
 
 _BATCH_MAX: Final = 256
+# A larger batch may never arrive within `_RESPONSE_SECONDS`.
+_BATCH_BYTES_MAX: Final = MIB
 _POSTED_MAX: Final = 100_000
 _POSTED_BYTES_MAX: Final = 256 * MIB
 _RETRY_SECONDS: Final = 0.1
@@ -243,7 +245,12 @@ class RedisConnection:
         while True:
             while not self._posted:
                 await self._wakeup_posted.wait()
-            batch = list(itertools.islice(self._posted, _BATCH_MAX))
+            batch, size = list[_Posted](), 0
+            for posted in itertools.islice(self._posted, _BATCH_MAX):
+                size += posted.size
+                if batch and size > _BATCH_BYTES_MAX:
+                    break
+                batch.append(posted)
             end = self._removed_count + len(batch)
             try:
                 await self._write(batch)

@@ -20,7 +20,7 @@ from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
 from mcp_trio.http import SessionFacts, StoreUnavailableError
-from mcp_trio.limits import HttpLimits
+from mcp_trio.limits import MIB, HttpLimits
 from mcp_trio.middleware import Rate
 from mcp_trio.redis import RedisStores
 from mcp_trio.testing import (
@@ -528,10 +528,14 @@ async def test_the_readiness_check_sees_that_redis_is_away_and_back(redis, store
 
 
 class Network:
-    """Carries connections to Redis, and can lose the open ones without telling either side."""
+    """Carries connections to Redis, and can lose the open ones without telling either side.
 
-    def __init__(self, port):
+    Each connection carries no more than `bytes_max` in each direction.
+    """
+
+    def __init__(self, port, bytes_max=math.inf):
         self.port = port
+        self.bytes_max = bytes_max
         self.losses = 0
 
     async def run(self, *, task_status):
@@ -550,9 +554,11 @@ class Network:
             nursery.cancel_scope.cancel()
 
     async def copy(self, source, target, losses):
+        size = 0
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for data in source:
-                if losses == self.losses:
+                size += len(data)
+                if losses == self.losses and size <= self.bytes_max:
                     await target.send_all(data)
 
     def lose_connections(self):
@@ -582,6 +588,18 @@ async def test_connections_that_the_network_has_lost_are_replaced(redis, nursery
             return received == [b"tug"]
 
         await until(has_arrived)
+
+
+async def test_a_slow_network_carries_all_that_has_waited_for_redis(redis, nursery, monkeypatch):
+    monkeypatch.setattr("mcp_trio._redis.connection._RESPONSE_SECONDS", 0.5)
+    network = Network(redis.port, bytes_max=3 * MIB)  # as much as it carries before the response
+    url = await nursery.start(network.run)
+    async with open_connection(url, "harbour") as connection:
+        for _ in range(8):
+            connection.append("harbour:ships", bytes(MIB // 2), entries_max=100)
+        await connection.wait_until_written()
+        async with redis.client() as client:
+            assert await client.xlen("harbour:ships") >= 8
 
 
 async def test_connections_that_break_while_a_command_waits_leave_room_for_others(redis):
