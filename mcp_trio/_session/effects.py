@@ -17,8 +17,7 @@ In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancella
 """
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -122,7 +121,7 @@ async def _perform_in_rounds(
 ) -> Result:
     """Run an effect of a resumable handler, or return its outcome in an earlier round."""
     operation_id, earlier = _begin_operation(caller, journal, effect)
-    with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
+    with _WithJournal(caller, journal, effect, operation_id, earlier) as wrapped:
         if journal.on_begin is not None and wrapped.is_counted and not effect.is_repeatable:
             begin, run = journal.on_begin, wrapped.run
 
@@ -232,7 +231,7 @@ def perform_in_thread(
         return _begin_operation(caller, journal, effect)
 
     operation_id, earlier = call(begin_operation)
-    with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
+    with _WithJournal(caller, journal, effect, operation_id, earlier) as wrapped:
         if journal.on_begin is not None and wrapped.is_counted and not effect.is_repeatable:
             begin, run = journal.on_begin, wrapped.run
 
@@ -300,7 +299,7 @@ def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Res
     journal = caller.handler_journal
     if journal is None:
         return _perform_without_waiting(caller, effect)
-    with _with_journal(
+    with _WithJournal(
         caller, journal, effect, *_begin_operation(caller, journal, effect)
     ) as wrapped:
         return _perform_without_waiting(caller, wrapped)
@@ -430,42 +429,54 @@ def _begin_operation(
     return journal.begin_operation(effect.name, effect.arguments())
 
 
-@contextmanager
-def _with_journal(
-    caller: EffectCaller,
-    journal: HandlerJournal,
-    effect: Effect[Result],
-    operation_id: OperationId,
-    earlier: FinishedOperation | None,
-) -> Generator[Effect[Result]]:
-    """Yield `effect`, or one that repeats the `earlier` outcome; keep its outcome in `journal`."""
-    # An effect with a part for replays, such as taking a lock, runs in each round.
-    if effect.run_in_replay is not None:
-        earlier = None
-    body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
-    codec = _RememberingCodec(effect.codec, body)
+class _WithJournal(Generic[Result]):
+    """A context manager that keeps the outcome of an effect in the journal of its handler.
 
-    def repeat() -> Any:
-        assert earlier is not None
-        if earlier.kind == "err":
-            raise_rebuilt(bytes(earlier.body))
-        if earlier.kind != "cxl":
-            return None  # `_RememberingCodec` returns the kept value in any case.
-        sleep: Any = trio.sleep_forever
-        return sleep()  # The caller awaits it, and is cancelled meanwhile.
+    `with` gets the effect, or one that repeats the `earlier` outcome. A generator in its place
+    would set an attribute of the exception, which fails if that is a frozen dataclass.
+    """
 
-    run = effect.run if earlier is None else repeat
-    try:
+    __slots__ = ("_caller", "_codec", "_earlier", "_effect", "_id", "_journal")
+
+    def __init__(
+        self,
+        caller: EffectCaller,
+        journal: HandlerJournal,
+        effect: Effect[Result],
+        operation_id: OperationId,
+        earlier: FinishedOperation | None,
+    ) -> None:
+        # An effect with a part for replays, such as taking a lock, runs in each round.
+        if effect.run_in_replay is not None:
+            earlier = None
+        body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
+        self._caller, self._journal, self._id = caller, journal, operation_id
+        self._effect, self._earlier = effect, earlier
+        self._codec = _RememberingCodec(effect.codec, body)
+
+    def __enter__(self) -> Effect[Result]:
+        effect, earlier = self._effect, self._earlier
+
+        def repeat() -> Any:
+            assert earlier is not None
+            if earlier.kind == "err":
+                raise_rebuilt(bytes(earlier.body))
+            if earlier.kind != "cxl":
+                return None  # `_RememberingCodec` returns the kept value in any case.
+            sleep: Any = trio.sleep_forever
+            return sleep()  # The caller awaits it, and is cancelled meanwhile.
+
+        run = effect.run if earlier is None else repeat
         is_counted = effect.is_counted and earlier is None
-        yield msgspec.structs.replace(effect, run=run, codec=codec, is_counted=is_counted)
-    except (trio.Cancelled, RequestAbandoned):
-        journal.finish_operation(operation_id, "cxl", None)
-        raise
-    except BaseException as error:
-        if is_recordable(error):
-            journal.finish_operation(operation_id, "err", _encoded(caller, error))
-        raise
-    journal.finish_operation(operation_id, "res", codec.body)
+        return msgspec.structs.replace(effect, run=run, codec=self._codec, is_counted=is_counted)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            self._journal.finish_operation(self._id, "res", self._codec.body)
+        elif isinstance(error, trio.Cancelled | RequestAbandoned):
+            self._journal.finish_operation(self._id, "cxl", None)
+        elif is_recordable(error):
+            self._journal.finish_operation(self._id, "err", _encoded(self._caller, error))
 
 
 # Running effects --------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Resumable handlers: each round may run on another instance of the server."""
 
+import dataclasses
 import json
 import time
 
@@ -404,6 +405,28 @@ async def test_an_operation_that_failed_fails_again_without_being_done(resumable
     assert text_of(result) == "sold out"
     assert asked["q1"]["params"]["message"] == "sold out: go on?"
     assert done == ["fail"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SoldOut(Exception):
+    count: int
+
+
+async def test_a_frozen_exception_of_an_operation_is_raised_in_every_round(resumable):
+    async def order() -> None:
+        raise SoldOut(3)
+
+    async def buy(*, ctx: Context) -> str:
+        try:
+            await ctx.effect(order)
+        except SoldOut as error:
+            later = await ctx.elicit(f"{error.count} later?", bool)
+            return f"{later.data}"
+
+    result, asked = await resumable(buy).finish(lambda _: TRUE)
+
+    assert text_of(result) == "True"
+    assert message_of({"inputRequests": asked}, "q1") == "3 later?"
 
 
 async def test_an_operation_that_was_cancelled_is_cancelled_again(resumable, autojump_clock):
