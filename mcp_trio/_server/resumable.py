@@ -130,7 +130,9 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         answers = _answers(state.pending, params.input_responses or {})
         use = StateUse()
         store, key = self.store, f"{state.chain}.{state.round}"
-        seconds = self.sealer.limits.requests.state_chain_seconds
+        limits = self.sealer.limits.requests
+        # No instance accepts the state for longer; see `Sealer.open` for clocks that differ.
+        seconds = max(limits.state_chain_seconds, 2 * limits.state_seconds)
         if store is not None:
 
             async def take() -> StateUse:

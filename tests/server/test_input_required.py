@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -608,6 +609,25 @@ async def test_a_state_that_led_to_an_error_is_used_up(plain):
 
     assert await it.failure(requestState=state) == "internal error in it"
     assert await it.rejected(requestState=state) == NOT_VALID
+
+
+@pytest.mark.requirement("MRTR-23")
+async def test_a_used_state_is_stored_until_it_ends_by_all_clocks(plain, monkeypatch):
+    async def ask(*, ctx: Context) -> types.InputRequiredResult:
+        return asks("again", a=SURE)
+
+    limits = msgspec.structs.replace(
+        DEFAULT_LIMITS, requests=RequestLimits(state_seconds=600, state_chain_seconds=600)
+    )
+    now, begun = 0.0, time.time()
+    it = plain(ask, options={"states": MemoryStore(1, now=lambda: now), "limits": limits})
+    state = (await it.begin())["requestState"]
+    # The clock of the instance that accepts the state is 500 seconds late.
+    monkeypatch.setattr(time, "time", lambda: begun - 500 + now)
+
+    first = (await it.send(requestState=state))["result"]
+    now = 700.0  # The state is still valid there.
+    assert (await it.send(requestState=state))["result"] == first
 
 
 async def test_a_destructive_tool_is_resumable_only_with_a_store():
