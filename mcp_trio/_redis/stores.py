@@ -458,7 +458,13 @@ class RedisStores:
 
     @asynccontextmanager
     async def opened(self, limits: Limits) -> AsyncGenerator[HttpStores]:
-        """Open the stores for one application, whether or not Redis answers now."""
+        """Open the stores for one application, whether or not Redis answers now.
+
+        Raises:
+            RuntimeError: Another application has opened them.
+        """
+        if self._connection is not None:
+            raise RuntimeError("another application uses these RedisStores: make one for each")
         async with open_connection(self.url, self.prefix) as connection:
             self._connection = connection
             try:

@@ -232,6 +232,15 @@ async def test_states_need_open_stores(stores_of):
         await stores_of().states.kept("a")
 
 
+async def test_one_application_uses_the_stores(stores_of):
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        with pytest.raises(RuntimeError, match="another application uses these RedisStores"):
+            async with stores.opened(Limits()):
+                pass
+        assert await stores.states.take("a", seconds=1, client=1)
+
+
 async def test_a_proof_is_used_once_on_all_instances(stores_of):
     key = ECKey.generate_key("P-256")
     one, two, thumbprint = DPoP(now=lambda: NOW), DPoP(now=lambda: NOW), key.thumbprint()
