@@ -429,12 +429,8 @@ class RedisInstance:
             self._is_stale = True
             await self._set_lease(may_be_new=True)
         if self._is_stale:
-            self._is_stale = False  # `mark_stale` may be called again while this one restores.
-            try:
-                await self._restore()
-            except StoreUnavailableError:
-                self._is_stale = True
-                raise
+            self._is_stale = False
+            self._restore()
         instances = self._connection.key("instances")
         self._connection.post(lambda pipeline: pipeline.sadd(instances, [self.name]))
         for kind in ("inbox", "taken"):
@@ -454,14 +450,13 @@ class RedisInstance:
     def _post_inbox_expiry(self, key: str) -> None:
         self._connection.post_expiry(key, self._settings.lease_seconds * _INBOX_LEASES)
 
-    async def _restore(self) -> None:
-        """Write again what Redis may have lost; lose the sessions that others have taken."""
-        for session_id in tuple(self._sessions):
-            stored = await self.find(session_id)
-            if stored is not None and stored.owner != self.name:
-                self._lose_session(session_id)
-            elif session_id in self._sessions:  # with facts that may have changed meanwhile
-                self._post_session(session_id, self.name, self._sessions[session_id])
+    def _restore(self) -> None:
+        """Write again what Redis may have lost; lose the sessions that others have taken.
+
+        This does not wait for Redis: the lease could end meanwhile.
+        """
+        for session_id, facts in self._sessions.items():
+            self._post_session(session_id, self.name, facts)
         taken, received = self._connection.key("taken", self.name), dict[str, str]()
         for name, link in self._links.items():
             received[name] = _position(link.received)

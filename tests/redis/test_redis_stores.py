@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 from joserfc.jwk import ECKey
@@ -15,7 +14,6 @@ from joserfc.jwk import ECKey
 from mcp_trio import Limits
 from mcp_trio._auth.verification import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection, open_connection
-from mcp_trio._redis.instances import RedisInstance
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
@@ -316,48 +314,33 @@ async def test_an_instance_whose_lease_was_over_loses_the_sessions_that_were_tak
         assert found.owner == one.name
 
 
-async def test_facts_that_change_while_an_instance_restores_its_sessions_are_stored(
-    join, monkeypatch
-):
-    async with join(ScriptedHandler()) as one:
-        one.keep("a", FACTS)
-        await one.settle()
-        changed, find = msgspec.structs.replace(FACTS, values=b"changed"), RedisInstance.find
-
-        async def find_while_facts_change(instance, session_id):
-            stored = await find(instance, session_id)
-            instance.keep("a", changed)
-            return stored
-
-        with monkeypatch.context() as patched:
-            patched.setattr(RedisInstance, "find", find_while_facts_change)
-            await one._restore()
-        await one.settle()
-        assert (await one.find("a")).facts == changed
-
-
-async def test_an_instance_restores_its_sessions_again_after_redis_has_failed_meanwhile(
+async def test_the_lease_is_kept_while_many_sessions_are_restored_over_a_slow_network(
     redis, join, monkeypatch
 ):
-    async with join(ScriptedHandler()) as one:
-        one.keep("a", FACTS)
-        await one.settle()
-        find, calls = RedisInstance.find, []
+    call = RedisConnection.call
 
-        async def find_at_the_second_attempt(instance, session_id):
-            calls.append(session_id)
-            if len(calls) == 1:
-                raise StoreUnavailableError("Redis does not answer")
-            return await find(instance, session_id)
+    async def call_slowly(connection, command):
+        await trio.sleep(0.02)
+        return await call(connection, command)
 
-        async def is_restored():
-            return await find(one, "a")
+    async with join(ScriptedHandler()) as one, redis.client() as client:
+        keys = [f"harbour:session:{number}" for number in range(300)]
 
-        with monkeypatch.context() as patched:
-            patched.setattr(RedisInstance, "find", find_at_the_second_attempt)
-            async with redis.client() as client:
-                await client.flushall()
-            await until(is_restored)
+        async def has_lease():
+            return await client.exists([f"harbour:instance:{one.name}"])
+
+        await until(has_lease)
+        for number in range(300):
+            one.keep(str(number), FACTS)
+        await one.wait_until_stored()
+        monkeypatch.setattr(RedisConnection, "call", call_slowly)
+        await client.flushall()
+
+        async def are_restored():
+            return await client.exists(keys) == len(keys)
+
+        await until(are_restored)
+        assert await has_lease()
 
 
 async def test_names_of_instances_that_crashed_are_removed(redis, join):
