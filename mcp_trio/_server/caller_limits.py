@@ -245,6 +245,10 @@ class _Limit:
         application: Any = _handling(context).session.application
         return application.shared.limit_store or self._memory
 
+    def is_shared(self, context: Context) -> bool:
+        """Return whether the store for a request is that of all instances of the server."""
+        return self.given_store is None and self.store(context) is not self._memory
+
     def context_of(self, request: MiddlewareRequest) -> Context | None:
         """Return the context of a request; None if the limit does not apply to the request."""
         return request.context if request.method in self.methods else None
@@ -420,9 +424,13 @@ class ConcurrencyLimit:
             key = limit.key(request, context)
             return await limit.store(context).enter(key, self.places)
 
-        # A resumable handler leaves at the end of each round, so it has to enter in each.
+        # A resumable handler leaves at the end of each round, so it has to enter in each. A call of
+        # a lost instance still has its place in a store that the instances share.
+        journal = _handling(context).handler_journal
+        has_place = journal is not None and journal.is_kept and limit.is_shared(context)
+        run_in_replay = None if has_place else _nothing
         holder = await perform(
-            _handling(context), limit.effect(enter, _HOLDER, run_in_replay=_nothing)
+            _handling(context), limit.effect(enter, _HOLDER, run_in_replay=run_in_replay)
         )
         if holder is None:
             raise RateLimited(
@@ -432,7 +440,7 @@ class ConcurrencyLimit:
 
         async def leave() -> None:
             # The key is that of `enter`: a retry from another network would have another one.
-            await limit.store(context).leave(key, holder)
+            await limit.store(context).leave(key or limit.key(request, context), holder)
 
         try:
             return await call_next(request)

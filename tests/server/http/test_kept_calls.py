@@ -9,6 +9,7 @@ from mcp_trio import Client, Context, Limits, Server, effect, types
 from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.limits import HttpLimits
+from mcp_trio.middleware import ConcurrencyLimit, MemoryLimitStore
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, notes, text
 from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
@@ -283,6 +284,27 @@ async def test_a_call_that_takes_too_long_for_a_stop_goes_on_elsewhere(
     rest = await listen(here, client, seen[-1].id).rest()
     assert text(rest[-1]).startswith("TEA since")
     assert world.ran == ["tea", "rum"]
+
+
+async def test_a_call_that_goes_on_keeps_its_place_in_a_limit(open_site, world, autojump_clock):
+    limits = MemoryLimitStore()
+    stores = HttpStores(instances=MemoryInstances(), events=EventsOfAll().of, limits=limits)
+    sites = []
+    for _ in range(2):
+        server = port(world)
+        server.middleware(ConcurrencyLimit(1, per="tool"))
+        sites.append(await open_site(server, stores=stores))
+    here, there = sites
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    assert "error" in (await client.ask(call("ship", id=2))).json  # There is one place.
+    lose(stores, there)
+    await asked.begun()
+    assert text(asked.json).startswith("TEA since")
+    later = forward(here, client, "ship")
+    await later.begun()
+    assert text(later.json).startswith("TEA since")
 
 
 async def test_tasks_of_a_handler_go_on(open_ports, stores, world, autojump_clock):
