@@ -335,7 +335,9 @@ class _Entries:
         try:
             await calls.instance.store_call_entry(calls.session_id, self.call, number, entry)
         except StoreUnavailableError as error:
-            text = f"{operation.name} did not run, because it cannot be stored: {error}"
+            # The client does not get the error, which may have the address of the store.
+            text = f"{operation.name} did not run, because it cannot be stored now"
+            logger.warning("%s: %s", text, error)
             raise RequestError(SERVER_BUSY, text) from error
 
     def keep(self, operation: FinishedOperation) -> None:

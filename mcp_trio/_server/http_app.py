@@ -522,9 +522,13 @@ async def respond_elsewhere(
                 answer_here=partial(respond, pending),
                 answer_continued=answer_continued,
             )
+        except StoreUnavailableError as error:
+            # Not for clients: the error may have the address of the store.
+            logger.warning("a request for a session of another instance is rejected: %s", error)
+            text = "the store that the instances share does not answer"
+            raise RejectedError(_busy(503, text)) from None
         except (
             InstanceUnavailableError,
-            StoreUnavailableError,
             TooManySessionsError,  # here, where the session would continue
         ) as error:
             raise RejectedError(_busy(503, str(error))) from None

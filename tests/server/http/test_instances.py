@@ -223,17 +223,19 @@ async def test_a_slow_client_of_another_instance_slows_the_owner_down(
     assert not there.runtime.forwarder.peers()
 
 
-async def test_the_store_is_away(open_sites, stores, monkeypatch, autojump_clock):
+async def test_the_store_is_away(open_sites, stores, monkeypatch, caplog, autojump_clock):
     here, there = await open_sites()
     client = await there.open()
 
     async def find(_id):
-        raise StoreUnavailableError("the store is unavailable")
+        raise StoreUnavailableError("Redis at 10.0.0.5:6379/0 does not answer")
 
     monkeypatch.setattr(type(here.runtime.forwarder.instance), "find", lambda _, id_: find(id_))
     assert (await client.ask(call("tide"))).status == 200
     rejected = await ask(here, client, call("tide"))
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    assert b"10.0.0.5" not in rejected.answer_body
+    assert "10.0.0.5" in caplog.text
 
 
 async def test_a_request_to_the_owner_needs_no_store(

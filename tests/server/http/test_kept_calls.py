@@ -412,19 +412,21 @@ async def test_a_call_with_large_results_of_effects_does_not_go_on(
 
 
 async def test_an_effect_does_not_run_while_the_store_is_away(
-    open_ports, world, monkeypatch, autojump_clock
+    open_ports, world, monkeypatch, caplog, autojump_clock
 ):
     _, there = await open_ports()
     client = await there.open()
 
     async def store_call_entry(*_):
-        raise StoreUnavailableError("away")
+        raise StoreUnavailableError("Redis at 10.0.0.5:6379/0 does not answer")
 
     monkeypatch.setattr(
         type(there.runtime.forwarder.instance), "store_call_entry", store_call_entry
     )
     answer = await client.ask(call("careful"))
     assert answer.json["error"]["code"] == SERVER_BUSY
+    assert "10.0.0.5" not in answer.json["error"]["message"]
+    assert "10.0.0.5" in caplog.text
     assert world.ran == []
 
 
