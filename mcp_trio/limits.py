@@ -302,7 +302,8 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
 
     unconfirmed_bytes_max: int = 64 * MIB
     """Bytes of the messages to one other instance that it has not confirmed. With more, the other
-    instance counts as lost: requests that one of the two has forwarded to the other fail."""
+    instance counts as lost: requests that one of the two has forwarded to the other fail. So large
+    requests are rejected if those that the other has not begun to answer have half of the bytes."""
 
     stream_after_seconds: float = 0.25
     """Seconds after which an unfinished request is answered with an event stream."""

@@ -11,6 +11,7 @@ from the store. Otherwise its outcome is unknown, and the client gets an error t
 
 import enum
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -36,6 +37,9 @@ logger = logging.getLogger("mcp_trio")
 
 # When an instance is lost, another one takes its sessions. That one may be lost as well, and so on.
 _OWNERS_MAX: Final = 8
+
+# A request is large if it has more than this part of `limits.http.unconfirmed_bytes_max`.
+_LARGE_PART: Final = 32
 
 _OWNERS_REMEMBERED_MAX: Final = 10_000
 _OWNER_CHANGES_SECONDS: Final = 0.05
@@ -132,6 +136,7 @@ class _SentRequest:
         owner: The name of the instance that answers it.
         encoded: The message by which it was forwarded.
         is_stream: Whether the response may go on for ever (GET).
+        is_taken: Whether the owner has sent something about it.
         is_finished: Whether the owner sends no more about it.
     """
 
@@ -139,6 +144,7 @@ class _SentRequest:
     owner: str
     encoded: bytes
     is_stream: bool
+    is_taken: bool = False
     is_lost: bool = False
     is_finished: bool = False
     _received: list[_FromOwner] = attrs.field(factory=list[_FromOwner], init=False)
@@ -293,6 +299,8 @@ class Forwarder:
     has_left: bool = attrs.field(default=False, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
     _sent: dict[int, _SentRequest] = attrs.field(factory=dict[int, _SentRequest], init=False)
+    # The bytes of those that the owner has not begun to answer, by owner.
+    _untaken_bytes: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _received: dict[tuple[str, int], ForwardedExchange] = attrs.field(
         factory=dict[tuple[str, int], ForwardedExchange], init=False
     )
@@ -437,7 +445,7 @@ class Forwarder:
                     outcome = await self.forward(exchange, request, body, name, headers)
                     if outcome is Outcome.ANSWERED:
                         return True
-        except StoreUnavailableError as error:
+        except (StoreUnavailableError, InstanceUnavailableError) as error:
             logger.warning("a session cannot be opened on another instance: %s", error)
         return False
 
@@ -531,9 +539,21 @@ class Forwarder:
         """Let the instance with this name answer a request, and relay the response.
 
         The other instance is notified if the client disconnects, or if the task is cancelled.
+
+        Raises:
+            InstanceUnavailableError: The request is large, and so are others that the owner has not
+                begun to answer; with too many bytes, the owner would count as lost.
         """
         number = next(self._numbers)
         encoded = _encode(_Forwarded(number, request.without_common(), body))
+        waiting, bytes_max = self._untaken_bytes[name], self.limits.http.unconfirmed_bytes_max
+        # The other half is for responses. Small requests are not rejected because of large ones.
+        is_large = len(encoded) > bytes_max // _LARGE_PART
+        if is_large and waiting and waiting + len(encoded) > bytes_max // 2:
+            raise InstanceUnavailableError(
+                "the requests to the instance of the session have too many bytes"
+                f" (limits.http.unconfirmed_bytes_max={bytes_max})"
+            )
         sent = _SentRequest(number, name, encoded, is_stream=request.method == "GET")
         outcomes: list[Outcome] = []
 
@@ -541,22 +561,33 @@ class Forwarder:
             outcomes.append(await self._relay(exchange, sent, headers))
 
         self._sent[number] = sent
+        self._untaken_bytes[name] += len(encoded)
         self.instance.send(name, encoded)
         try:
             is_connected = await run_while_connected(exchange, relay)
         finally:
             del self._sent[number]
+            self._mark_taken(sent)
             if not sent.is_finished:
                 self.instance.send(name, _encode(_Gone(number)))
         if not is_connected:
             raise trio.BrokenResourceError("the client is gone")
         return outcomes[0]
 
+    def _mark_taken(self, sent: _SentRequest) -> None:
+        """Count the bytes of a request no more."""
+        if not sent.is_taken:
+            sent.is_taken = True
+            self._untaken_bytes[sent.owner] -= len(sent.encoded)
+            if not self._untaken_bytes[sent.owner]:
+                del self._untaken_bytes[sent.owner]
+
     async def _relay(self, exchange: Exchange, sent: _SentRequest, headers: Headers) -> Outcome:
         """Send the owner's response to the client."""
         is_started = False
         while True:
             for message in await sent.receive():
+                self._mark_taken(sent)
                 match message:
                     case _Unknown():
                         sent.is_finished = True

@@ -223,6 +223,34 @@ async def test_a_slow_client_of_another_instance_slows_the_owner_down(
     assert not there.runtime.forwarder.peers()
 
 
+async def test_large_requests_of_one_client_do_not_break_off_those_of_others(
+    open_site, autojump_clock
+):
+    limits = Limits(http=HttpLimits(unconfirmed_bytes_max=20_000))
+    stores = HttpStores(instances=MemoryInstances())
+    here, there = [await open_site(harbour(limits=limits), stores=stores) for _ in range(2)]
+    client, other = await there.open(), await there.open()
+    large = {"name": "wait", "arguments": {"seconds": 50}, "_meta": {"padding": "x" * 8000}}
+
+    async def begin(client, params, number):
+        message = request("tools/call", params, number)
+        asked = here.begin(
+            "POST", message, Mcp_Session_Id=client.id, accept="application/json"
+        )  # The response begins at the end of the call.
+        await trio.sleep(1)
+        return asked
+
+    first = await begin(client, large, 1)
+    rejected = await begin(client, large, 2)
+    small = await begin(other, {"name": "tide"}, 1)
+    assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+    assert b"limits.http.unconfirmed_bytes_max=20000" in rejected.answer_body
+    assert text(small.json) == "high"
+    assert (await first.begun()).status == 200
+    again = await begin(client, large, 3)
+    assert (await again.begun()).status == 200
+
+
 async def test_the_store_is_away(open_sites, stores, monkeypatch, caplog, autojump_clock):
     here, there = await open_sites()
     client = await there.open()
