@@ -56,6 +56,10 @@ _LOST_AFTER_MISSED_LEASES: Final = 2
 # Redis deletes an inbox so many leases after its owner has last renewed it.
 _INBOX_LEASES: Final = 20
 
+# An instance confirms messages at once when they have this part of the bytes that another one may
+# send without a confirmation. Otherwise it confirms them when it renews its lease.
+_CONFIRMED_PART: Final = 4
+
 # The number of times within `session_seconds` that an instance renews the keys of its sessions.
 _RENEWALS_PER_SESSION: Final = 4
 
@@ -172,6 +176,7 @@ class _Link:
         sent: The number of the last message that was sent in this epoch.
         received: The epoch and number of the last message that was received.
         confirmed: The epoch and number that were last confirmed to the other instance.
+        received_bytes: The size of the messages that were received since then.
         unconfirmed: The messages that the other instance has not confirmed, with their numbers.
         unconfirmed_bytes: The size of these messages.
         missed_leases: The number of checks in a row that have found no lease of the other instance.
@@ -182,6 +187,7 @@ class _Link:
     sent: int = 0
     received: tuple[int, int] = (0, 0)
     confirmed: tuple[int, int] = (0, 0)
+    received_bytes: int = 0
     unconfirmed: deque[tuple[int, bytes]] = attrs.field(factory=deque[tuple[int, bytes]])
     unconfirmed_bytes: int = 0
     missed_leases: int = 0
@@ -534,7 +540,7 @@ class RedisInstance:
 
     def _post_message(self, to: str, link: _Link, number: int, message: bytes) -> None:
         key = self._connection.key("inbox", to)
-        link.confirmed = link.received
+        link.confirmed, link.received_bytes = link.received, 0
         entry = _encode(_Entry(self.name, link.epoch, number, link.received, message))
         self._connection.post(lambda pipeline: pipeline.xadd(key, {"m": entry}), size=len(entry))
         if number <= 1:  # The inbox of an instance that is lost must not stay for ever.
@@ -585,7 +591,10 @@ class RedisInstance:
         # After a gap, the sender writes all unconfirmed messages again.
         if _follows(entry, link.received):
             link.received = entry.epoch, entry.number
+            link.received_bytes += len(entry.message)
             self._handler.receive(entry.sender, entry.message)
+        if link.received_bytes > self._settings.unconfirmed_bytes_max // _CONFIRMED_PART:
+            self._post_message(entry.sender, link, 0, b"")
 
     async def unread(self, name: str) -> Sequence[bytes]:
         """Return the messages to a lost instance that it has never taken, and withdraw them."""

@@ -202,6 +202,27 @@ async def test_messages_that_another_instance_does_not_confirm_are_bounded(store
         await until(is_confirmed)
 
 
+async def test_many_bytes_are_confirmed_before_the_next_renewal_of_a_lease(redis):
+    limits, handlers = Limits(http=HttpLimits(unconfirmed_bytes_max=1000)), []
+    async with contextlib.AsyncExitStack() as stack:
+        instances = []
+        for _ in range(2):
+            stores = RedisStores(redis.url, prefix="harbour", lease_seconds=300)
+            opened = await stack.enter_async_context(stores.opened(limits))
+            handlers.append(ScriptedHandler())
+            instances.append(await stack.enter_async_context(opened.instances.joined(handlers[-1])))
+        one, two = instances
+        for _ in range(8):
+            one.send(two.name, b"x" * 300)
+
+            async def is_confirmed():
+                return one._links[two.name].unconfirmed_bytes == 0
+
+            await until(is_confirmed)
+        assert handlers[0].lost == []
+        assert len(handlers[1].received) == 8
+
+
 async def test_sessions_that_never_expire_are_stored(redis):
     limits = Limits(http=HttpLimits(session_idle_seconds=math.inf))
     async with (
