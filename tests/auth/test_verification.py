@@ -82,7 +82,7 @@ def encoded(data):
 
 
 # As a header it is within the limit of 8 KiB, and nested more deeply than a decoder goes.
-NESTED = encoded(b'{"alg": ' + b"[" * 3000 + b"]" * 3000 + b"}")
+NESTED = encoded(b'{"typ": "dpop+jwt", "alg": ' + b"[" * 3000 + b"]" * 3000 + b"}")
 
 
 def unsigned(issuer):
