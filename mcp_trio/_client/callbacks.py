@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from inspect import isawaitable, signature
+from inspect import isawaitable
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias, cast
@@ -24,6 +24,7 @@ from mcp_trio._protocol.client_features import (
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import Rate, TokenBuckets
+from mcp_trio._session.call_sites import signature_of
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
 from mcp_trio.errors import INVALID_PARAMS, RateLimited, RequestError, UserRejected
@@ -343,7 +344,7 @@ class ClientApplication:
         sampling: Any = self.client.sampling
         arguments = [params, report]
         try:
-            signature(sampling).bind(params)
+            signature_of(sampling).bind(params)
         except TypeError:
             pass  # the callback has a second parameter without a default, for `report`
         else:

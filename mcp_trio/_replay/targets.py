@@ -13,13 +13,14 @@ import sysconfig
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from mcp_trio._server.server import IMPORTED_TARGET, Server
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._session.call_sites import signature_of
 from mcp_trio._session.untracked_calls import noting_imports
 from mcp_trio.errors import MCPError
 
@@ -94,7 +95,7 @@ def _call_factory(factory: FunctionType, target: str) -> Any:
     if iscoroutinefunction(factory):
         raise TargetError(f"{target} is `async def`: a factory of a server is a `def` function")
     try:
-        signature(factory).bind()
+        signature_of(factory).bind()
     except TypeError as error:
         raise TargetError(f"{target} needs arguments: {error}; a factory has none") from error
     with _running_code_of(target, f"{target} makes no server"):

@@ -40,6 +40,7 @@ from mcp_trio._server.introspection import (
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.threads import ThreadBridge
 from mcp_trio._server.type_adapters import TypeAdapter, json_schema, structure
+from mcp_trio._session.call_sites import signature_of
 from mcp_trio._session.effects import (
     Effect,
     perform,
@@ -341,10 +342,10 @@ def _parameters_of(function: Any) -> _Parameters:
     if not isinstance(function, types.FunctionType):
         plain, cache = called_function(function), _PARAMETERS_OF_METHODS
     if not isinstance(plain, types.FunctionType):
-        return _Parameters(inspect.signature(function))
+        return _Parameters(signature_of(function))
     parameters = cache.get(plain)
     if parameters is None:
-        parameters = cache[plain] = _Parameters(inspect.signature(function))
+        parameters = cache[plain] = _Parameters(signature_of(function))
     return parameters
 
 

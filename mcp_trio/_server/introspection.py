@@ -7,6 +7,7 @@ described by `Field`; `_KINDS` has the function that lists the fields, for each 
 import enum
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -15,6 +16,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Requ
 
 import attrs
 import msgspec
+
+from mcp_trio._session.call_sites import signature_of
 
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 """The classes of JSON itself, but arrays and objects; their values are immutable."""
@@ -86,7 +89,7 @@ def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
     # These facts decide for nearly every handler, and save a call of `inspect.signature`.
     if not (code.co_flags & _VARIADIC_FLAGS or code.co_posonlyargcount or is_method):
         return
-    for index, parameter in enumerate(inspect.signature(handler).parameters.values()):
+    for index, parameter in enumerate(signature_of(handler).parameters.values()):
         label = parameter_label(function, parameter.name)
         # A bound method, which is the usual handler, does not list its `self`.
         is_self = index == 0 and parameter.name in ("self", "cls")
@@ -109,7 +112,7 @@ def check_positional_call(function: Any, purpose: str, *names: str) -> None:
     as "the middleware".
     """
     try:
-        inspect.signature(function).bind(*names)
+        signature_of(function).bind(*names)
     except TypeError:
         example = f"`async def {name_of(function)}({', '.join(names)})`"
         raise TypeError(f"{purpose} {name_of(function)!r} has to be {example}") from None
@@ -135,18 +138,27 @@ def declared_parameters(handler: Any) -> list[DeclaredParameter]:
     ):
         return [
             DeclaredParameter(item.name, item.annotation, item.default)
-            for item in inspect.signature(handler).parameters.values()
+            for item in signature_of(handler).parameters.values()
         ]
     code = handler.__code__
     positional = code.co_varnames[: code.co_argcount]
     values = handler.__defaults__ or ()
     defaults = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
     defaults |= handler.__kwdefaults__ or {}
-    annotations, empty = handler.__annotations__, inspect.Parameter.empty
+    annotations, empty = annotations_of(handler), inspect.Parameter.empty
     return [
         DeclaredParameter(name, annotations.get(name, empty), defaults.get(name, empty))
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     ]
+
+
+def annotations_of(function: types.FunctionType) -> dict[str, Any]:
+    """Return the annotations of a function, whose names need not be defined; see `signature_of`."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(function, format=Format.FORWARDREF)
+    return function.__annotations__
 
 
 def function_label(function: types.FunctionType) -> str:
@@ -169,7 +181,7 @@ def resolved_hint(function: types.FunctionType, parameter: DeclaredParameter) ->
 
 def resolved_return(function: types.FunctionType) -> Any:
     """Return the return type, `Any` if it is not annotated; `TypeError` as `_resolved`."""
-    return _resolved(function, function.__annotations__.get("return", Any))
+    return _resolved(function, annotations_of(function).get("return", Any))
 
 
 def _resolved(function: types.FunctionType, annotation: Any, parameter: str | None = None) -> Any:
@@ -185,8 +197,9 @@ def _resolved(function: types.FunctionType, annotation: Any, parameter: str | No
         return typing.get_type_hints(holder, function.__globals__, include_extras=True)["hint"]
     except Exception as error:
         where = parameter_label(function, parameter) if parameter else function_label(function)
+        name = getattr(annotation, "__forward_arg__", annotation)
         raise TypeError(
-            f"{where}: the annotation {annotation!r} "
+            f"{where}: the annotation {name!r} "
             f"cannot be resolved in module {function.__module__}: {error}"
         ) from error
 

@@ -11,7 +11,6 @@ a page that another thread is encoding meanwhile is put into the old dict, which
 import base64
 import functools
 import hashlib
-import inspect
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
@@ -34,6 +33,7 @@ from mcp_trio._server.introspection import function_label, is_async, name_of, pl
 from mcp_trio._server.mounts import Mount, Origin
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
+from mcp_trio._session.call_sites import signature_of
 from mcp_trio.errors import INVALID_PARAMS, RequestError
 from mcp_trio.limits import Limits
 
@@ -853,7 +853,7 @@ class Registry:
     def check_argument(self, target: Target, argument: str) -> None:
         """Check that a target has an argument, without resolving its annotations."""
         kind, key = target
-        names = inspect.signature(self.tables[kind][key].signature.handler).parameters
+        names = signature_of(self.tables[kind][key].signature.handler).parameters
         if argument not in names:
             raise ValueError(f"{key!r} has no argument {argument!r}")
 

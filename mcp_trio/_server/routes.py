@@ -4,7 +4,6 @@ The HTTP application (`http_app.py`) looks a path up here after the paths of its
 endpoints of an authorization server in the same process are routes as well.
 """
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from mcp_trio._protocol.http_requests import RejectedError, Rejection
 from mcp_trio._protocol.uri_templates import OPERATORS, UriError, UriTemplate
 from mcp_trio._server.introspection import function_label, is_async, plain_function
 from mcp_trio._server.results import JsonWriter
+from mcp_trio._session.call_sites import signature_of
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Routes:
         if not is_async(handler):
             raise TypeError(f"{label}: the handler of a route has to be `async def`")
         try:
-            inspect.signature(handler).bind(None)
+            signature_of(handler).bind(None)
         except TypeError as error:
             text = f"{label}: the handler of a route takes one parameter, the request"
             raise TypeError(text) from error

@@ -25,6 +25,7 @@ import msgspec
 from mcp_trio._server.introspection import (
     SCALARS,
     DeclaredParameter,
+    annotations_of,
     check_parameter_kinds,
     declared_parameters,
     is_union,
@@ -256,7 +257,7 @@ class Signature:
     def needs_check(self) -> bool:
         """Return whether `check`, which takes longer, could fail: not for plain types alone."""
         known = (*_PLAIN_TYPES, *self.context_types)
-        annotations = self._function.__annotations__.items()
+        annotations = annotations_of(self._function).items()
         hints = [hint for name, hint in annotations if name != "return"]
         contexts = [hint for hint in hints if hint in self.context_types]
         return len(contexts) > 1 or any(hint not in known for hint in hints)

@@ -14,10 +14,11 @@ import gc
 import inspect
 import logging
 import os
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import outcome
 import trio
@@ -70,6 +71,21 @@ _READS_FOR_ITSELF: Final = frozenset(
     | {"asyncio", "concurrent", "multiprocessing", "queue", "sched", "selectors", "socket", "ssl"}
     | {"subprocess", "threading", "unittest"}
 )
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Return the signature of a callable; a name in an annotation need not be defined (yet).
+
+    Python 3.14 evaluates annotations here, and puts a `ForwardRef` in the place of such a name.
+
+    Raises:
+        TypeError, ValueError: The signature is unknown, as of some builtins.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 @functools.lru_cache(maxsize=4096)

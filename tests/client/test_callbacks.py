@@ -5,6 +5,7 @@ import datetime as dt
 import functools
 import re
 import socket
+import sys
 from pathlib import Path
 
 import attrs
@@ -351,6 +352,16 @@ async def later(_params):
 @pytest.mark.requirement("SAMP-01", "SAMP-09", "SAMP-10", "SAMP-12")
 async def test_a_server_can_request_sampling(scripted, nursery, sampling):
     client, server = await connected(scripted, nursery, sampling=sampling)
+    await server.send_request("sampling/createMessage", ASKED, id="s")
+    assert await server.receive() == {"jsonrpc": "2.0", "id": "s", "result": ANSWERED}
+    await client.aclose()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+async def test_annotations_of_a_callback_are_not_evaluated(scripted, nursery):
+    names = {"SAMPLED": SAMPLED}
+    exec("def sampling(params: Missing) -> Missing: return SAMPLED", names)
+    client, server = await connected(scripted, nursery, sampling=names["sampling"])
     await server.send_request("sampling/createMessage", ASKED, id="s")
     assert await server.receive() == {"jsonrpc": "2.0", "id": "s", "result": ANSWERED}
     await client.aclose()

@@ -11,6 +11,7 @@ import math
 import pathlib
 import queue
 import random
+import sys
 import threading
 import time
 import typing
@@ -108,6 +109,20 @@ async def test_a_function_is_an_effect(server, record):
     asker, recorded = await record(server)
     assert await asker.call("boat") == "Boat(name='Ada', metres=3.0)"
     assert recorded() == [command("find", name="Ada"), ("res", {"name": "Ada", "metres": 3})]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")
+async def test_the_annotation_of_a_parameter_of_an_effect_is_not_evaluated(server, record):
+    names = {}
+    exec("def plus_one(number: Missing) -> int: return number + 1", names)
+
+    @server.tool
+    async def run(ctx: Context) -> int:
+        return await ctx.effect(names["plus_one"], 1)
+
+    asker, recorded = await record(server)
+    assert await asker.call("run") == "2"
+    assert recorded() == [command("plus_one", number=1), ("res", 2)]
 
 
 async def test_an_effect_returns_the_same_without_a_recording(server, serve):

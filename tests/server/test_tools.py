@@ -1,10 +1,12 @@
 """Tools: registration, arguments, results, errors and security."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
 import math
+import sys
 import threading
 import time
 from queue import SimpleQueue
@@ -532,16 +534,49 @@ def test_a_generator_is_rejected_at_its_decorator(server, register):
             getattr(server, register)(handler)
 
 
-async def test_a_type_may_be_defined_after_the_handler_that_uses_it(server, serve):
+since_3_14 = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="an annotation is evaluated when its function is defined"
+)
+
+
+@pytest.mark.parametrize(
+    "beginning", ["from __future__ import annotations\n", pytest.param("", marks=since_3_14)]
+)
+async def test_a_type_may_be_defined_after_the_handler_that_uses_it(server, serve, beginning):
     code = (
-        "async def handler(it: 'Later') -> int: return it['a']\n"
+        f"{beginning}"
+        "async def handler(it: Later | None) -> list[Amount]: return [it['a']]\n"
         "server.tool(name='later')(handler)\n"
         "from typing import TypedDict\n"
-        "class Later(TypedDict):\n a: int"
+        "class Later(TypedDict):\n a: int\n"
+        "Amount = int"
     )
     exec(code, {"server": server})
     asker = await serve(server)
-    assert await asker.call("later", it={"a": 1}) == "1"
+    assert await asker.call("later", it={"a": 1}) == "[1]"
+
+
+@since_3_14
+def test_an_annotation_for_type_checkers_alone_is_no_error_of_python(server):
+    names = {"contextlib": contextlib, "Server": Server}
+    exec(
+        "class Later:\n"
+        "    async def method(self, a: Missing): ...\n"
+        "def keywords(**options: Missing): ...\n"
+        "@contextlib.asynccontextmanager\n"
+        "async def lifespan(server: Missing): yield\n"
+        "async def middleware(request: Missing, call_next: Missing): ...\n"
+        "async def route(request: Missing): ...\n",
+        names,
+    )
+    server.tool(names["Later"]().method)
+    with pytest.raises(TypeError, match=r"method\(\) at .* the annotation 'Missing' cannot be"):
+        server._registry.check()
+    with pytest.raises(TypeError, match="'options' takes any names"):
+        server.tool(names["keywords"])
+    Server("pier", lifespan=names["lifespan"])
+    server.middleware(names["middleware"])
+    server.route("/tide")(names["route"])
 
 
 def test_the_first_argument_of_a_decorator_may_be_the_name(server):
