@@ -442,7 +442,9 @@ def _record_demo(server_file: Path, client_file: Path) -> None:
     from mcp_trio._client.client import Client
     from mcp_trio._recorder.options import RecordOptions
 
-    run = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE]
+    # As the replay in this process: -OO removes the docstrings, which describe the tools.
+    optimize = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
+    run = [sys.executable, *optimize, "-m", "mcp_trio", "run", EXAMPLE]
     command = [*run, "--record", str(server_file), "--overwrite"]
     record = RecordOptions(client_file, overwrite=True)
 

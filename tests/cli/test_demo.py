@@ -1,6 +1,7 @@
 """`mcp-trio demo`: a session over stdio, recorded by both sides, replayed and shown."""
 
 import json
+import os
 import re
 import resource
 from pathlib import Path
@@ -41,6 +42,12 @@ def test_the_demo_records_replays_and_shows_within_seconds(mcp_trio):
     assert "the same, byte for byte: " in done.stdout
     assert re.search(r"cxl +tools/call forecast", done.stdout)
     assert done.stdout.endswith("What to try next:\n  mcp-trio demo --keep recordings\n")
+
+
+def test_the_demo_replays_without_docstrings(mcp_trio):
+    done = mcp_trio("demo", env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert done.returncode == 0, done.stdout
+    assert "the same, byte for byte: " in done.stdout
 
 
 @pytest.mark.slow
