@@ -76,6 +76,16 @@ def pythons(session: nox.Session) -> None:
     session.run("python", "tools/pythons.py", *session.posargs, "--", *QUICK_OPTIONS, *QUICK)
 
 
+@nox.session(default=False, venv_backend="uv")
+def lowest(session: nox.Session) -> None:
+    """Run the quick tests with the lowest versions of the dependencies that are allowed."""
+    lowest = ("--resolution", "lowest-direct")
+    session.install("-q", *lowest, "-e", ".", *nox.project.dependency_groups(GROUPS, "test"))
+    share_byte_code(session)
+    session.env["MCP_TRIO_EXAMPLES"] = "quick"
+    session.run("pytest", "-q", *QUICK_OPTIONS, *(session.posargs or (*QUICK, "tests/auth")))
+
+
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
     """Run the tests that take long or test a tool, and property tests with all their examples."""
