@@ -93,11 +93,11 @@ def replace_function(
     Returns:
         False if its module is not imported yet. A function that this Python lacks is skipped.
     """
-    module, owner, attribute = _owner_of_attribute(name, imports=imports)
-    if module is None:
+    owner, attribute = _owner_of_attribute(name, imports=imports)
+    if owner is None:
         return False
-    found = None if owner is None else getattr(owner, attribute, None)
-    if owner is None or found is None:
+    found = getattr(owner, attribute, None)
+    if found is None:
         return True
     if isinstance(owner, ModuleType):
         replacement = staticmethod(functools.wraps(found)(wrap(found)))
@@ -112,8 +112,8 @@ def replace_function(
     return True
 
 
-def _owner_of_attribute(name: str, *, imports: bool) -> tuple[Any, Any, str]:
-    """Return the module of a function, and the module or class whose attribute it is."""
+def _owner_of_attribute(name: str, *, imports: bool) -> tuple[Any, str]:
+    """Return the module or class of a function, None if it is not imported, and its attribute."""
     path, _, attribute = name.rpartition(".")
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
@@ -128,8 +128,8 @@ def _owner_of_attribute(name: str, *, imports: bool) -> tuple[Any, Any, str]:
             owner = module
             for part in parts[count:]:
                 owner = getattr(owner, part, None)
-            return module, owner, attribute
-    return None, None, attribute
+            return owner, attribute
+    return None, attribute
 
 
 def _replace_method(owner: type[Any], attribute: str, wrap: Callable[[Any], Any]) -> None:

@@ -230,6 +230,8 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         "_thread.start_new_thread threading.Thread.start trio.to_thread.run_sync",
         "concurrent.futures.thread.ThreadPoolExecutor.submit",
         "concurrent.futures.process.ProcessPoolExecutor.submit",
+        # No audit hook of this interpreter notices the calls of another one.
+        "concurrent.interpreters.Interpreter.exec concurrent.interpreters.Interpreter.call",
     ),
     (_changes("ctx.to_thread()", users_only=True), "trio.lowlevel.start_thread_soon"),
     (_changes("the lifespan", users_only=True), "atexit.register"),

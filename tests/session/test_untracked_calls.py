@@ -134,6 +134,16 @@ def test_an_untracked_call_has_the_name_by_which_it_was_called(function, call):
     assert only(untracked_calls_of(lambda: function())).call == call
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="the module is of Python 3.14")
+@pytest.mark.parametrize(("method", "argument"), [("exec", "x = 1"), ("call", int)])
+def test_code_in_another_interpreter_is_an_untracked_call(method, argument):
+    interpreter = importlib.import_module("concurrent.interpreters").create()
+    untracked_call = only(untracked_calls_of(lambda: getattr(interpreter, method)(argument)))
+    interpreter.close()
+    assert untracked_call.call == f"concurrent.interpreters.Interpreter.{method}"
+    assert untracked_call.changes_outside
+
+
 USING_MODULES = """
 import _posixshmem
 import resource
@@ -170,6 +180,8 @@ def test_each_function_of_the_tables_exists_here_or_is_known_to_be_missing():
     }
     assert missing <= {
         "concurrent.futures.process.ProcessPoolExecutor.submit",
+        "concurrent.interpreters.Interpreter.call",
+        "concurrent.interpreters.Interpreter.exec",
         "dbm.gnu.open",
         "dbm.ndbm.open",
     }
