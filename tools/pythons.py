@@ -96,7 +96,11 @@ def unpacked_from_debian(version: str, folder: Path) -> Path:
     """Unpack the packages of Debian's testing release; raise `NotFoundError` if that fails."""
     root = folder / f"debian-{version}"
     python = root / f"usr/bin/python{version}"
-    if python.exists():
+    try:
+        full_version(python, version)
+    except NotFoundError:  # It is not there, or an earlier attempt has failed half-way.
+        pass
+    else:
         return python
     shutil.rmtree(root, ignore_errors=True)
     apt = root / "apt"

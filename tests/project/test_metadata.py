@@ -168,8 +168,14 @@ def test_each_version_of_the_classifiers_is_tested():
     assert [f"3.{minor}" for minor in minors] == [oldest, *VERSIONS]
 
 
+@pytest.mark.parametrize("half_installed", [False, True])
 @pytest.mark.parametrize(("options", "status"), [([], 1), (["--may-miss"], 0)])
-def test_a_version_that_cannot_be_installed_is_named(tmp_path, options, status):
+def test_a_version_that_cannot_be_installed_is_named(tmp_path, options, status, half_installed):
+    if half_installed:
+        python = tmp_path / "debian-3.99" / "usr" / "bin" / "python3.99"
+        python.parent.mkdir(parents=True)
+        python.write_text("#!/bin/false\n")
+        python.chmod(0o700)
     done = subprocess.run(
         [
             *(sys.executable, HOME / "tools" / "pythons.py", "--folder", tmp_path),
