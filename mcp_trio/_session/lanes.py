@@ -369,10 +369,10 @@ def in_lane_of_spawner(spawn: Callable[..., Any]) -> Callable[..., Any]:
     def spawn_in_lane(
         async_fn: Callable[..., Any], *args: Any, context: Context | None = None, **options: Any
     ) -> Any:
-        is_given = context is not None and context.get(LANE) is not None
-        if is_given or not _is_of_handler(sys._getframe(1)):  # noqa: SLF001
+        if not _is_of_handler(sys._getframe(1)):  # noqa: SLF001
             return spawn(async_fn, *args, context=context, **options)
-        context = _with_variables(context, _own_variables())
+        if context is None or context.get(LANE) is None:
+            context = _with_variables(context, _own_variables())
         options.setdefault("name", async_fn)
         return spawn(_run_for_handler, async_fn, *args, context=context, **options)
 

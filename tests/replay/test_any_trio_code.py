@@ -251,6 +251,24 @@ def test_system_tasks_and_callbacks_of_a_handler_replay(record):
     assert b"none" in path.read_bytes()  # they have the context variables of the run
 
 
+def test_a_system_task_with_a_given_context_may_wait_at_the_end(record):
+    @effect
+    async def wait() -> None:
+        await trio.sleep_forever()
+
+    def make_server():
+        server = Server("waits")
+
+        @server.tool
+        async def run() -> int:
+            trio.lowlevel.spawn_system_task(wait, context=copy_context())
+            return await fetch(1)
+
+        return server
+
+    assert_replays(record(make_server(), call_twice), make_server)
+
+
 @pytest.mark.parametrize("spawns", [True, False])
 def test_a_system_task_or_callback_of_a_handler_changes_nothing_in_a_replay(
     record, tmp_path, caplog, spawns
