@@ -74,10 +74,12 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 left_seconds -= pause_seconds
                 pause_seconds = min(2 * pause_seconds, limits.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
+            if left_seconds <= 0:  # A response could arrive before a timeout of no seconds.
+                raise RequestTimeout(self.method, "total", total_seconds, setting)
             started = trio.current_time()
             try:
                 retry = retry_params(params, result, responses)
-                result = await self.send(retry, max(left_seconds, 0))
+                result = await self.send(retry, left_seconds)
             except RequestTimeout as timeout:
                 if timeout.budget != "total":
                     raise
