@@ -391,10 +391,9 @@ class StreamSource:
         raise NotImplementedError
 
     def unanswered(self, stream: ResponseStream) -> CompleteResponse | None:  # noqa: ARG002
-        """Return the response for a stream that has ended without a response to its request.
+        """Return the response for a stream that has ended without a message.
 
-        None: the response is empty. Of an event stream that was started, the body is the last event
-        if the client cannot reconnect.
+        None: the response is empty.
         """
         return None
 
@@ -572,10 +571,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             last = Event(id=source.add_last_event(stream), retry_ms=http.sse_retry_ms)
             await exchange.send(encode_event(last))
             stream.stop_sending(sender)  # the client may reconnect before this response has ended
-        elif stream.awaits and stream.number is None:
-            unanswered = source.unanswered(stream)  # no other response can tell the client
-            if unanswered is not None:
-                await exchange.send(encode_event(Event(unanswered[2])))
         await exchange.end()
 
 
