@@ -405,7 +405,7 @@ class ClientDocuments:
         """Return the client that the document at a URL describes.
 
         A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`. A document that
-        cannot be fetched again is used for `STALE_SECONDS`: anyone can use up the rate of its host
+        cannot be fetched again is used for `STALE_SECONDS`: senders can use up the rate of its host
         with URLs of documents that do not exist. One `sender`, an address, can use up only a part
         of that rate, and of the fetches at a time.
 

@@ -63,7 +63,7 @@ from mcp_trio._session.exceptions import (
     split_faults,
 )
 from mcp_trio._session.handlers import CRASH_TEXT
-from mcp_trio._session.lanes import run_in_context
+from mcp_trio._session.lanes import drive
 from mcp_trio._session.leader_followers import CollectedJob, lead
 from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, AsgiUpgrade, Receive, Scope, Send
 from mcp_trio._transports.concurrency import (
@@ -1071,7 +1071,7 @@ async def _authenticate_and_respond(
     # `CustomRoutes`.
     variables = pending.variables = copy_context()
     with faults_as_exceptions():
-        auth = await run_in_context(variables, protected.authenticate(pending.request))
+        auth = await drive(protected.authenticate(pending.request), (), context=variables)
     if isinstance(auth, Rejection):
         raise RejectedError(auth)
     pending.request = pending.request.with_auth(auth)

@@ -499,7 +499,8 @@ class RemoteSession:
     def _raise_if_urls_are_required(self, handling: Handling, event: MountEvent) -> None:
         """Raise `UrlElicitationRequired` if the mounted server did, and the client can be asked.
 
-        The session's client need not know the code of that error, and is told of the completion.
+        The error itself is not passed on: stateless clients do not know its code, and a client is
+        told of the completion only if this server asks it.
         """
         failure = event.read(Failure) if event.kind == "error" else None
         if failure is None or failure.code != URL_ELICITATION_REQUIRED:

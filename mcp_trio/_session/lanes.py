@@ -185,13 +185,19 @@ Trap = Any
 
 @coroutine
 def drive(
-    running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ...], trap: Trap = None
+    running: Coroutine[Any, Any, Any],
+    lanes: tuple[Lane, ...],
+    trap: Trap = None,
+    context: Context | None = None,
 ) -> Generator[Trap, Any, Any]:
     """Run a coroutine to its end, and return its result; journal its steps in these lanes.
 
-    Trio's traps are passed on. `trap` is one that the coroutine has come to already.
+    Trio's traps are passed on. `trap` is one that the coroutine has come to already. `context` are
+    its context variables; None: it has those of the task.
     """
-    advance: Callable[[Any], Trap] = running.send
+    run: Any = None if context is None else context.run
+    send: Callable[[Any], Trap] = running.send if run is None else partial(run, running.send)
+    advance = send
     value: Any = None
     while True:
         if trap is None:
@@ -209,47 +215,22 @@ def drive(
                 return stop.value
             finally:
                 value = None  # It may hold an error, whose traceback holds this frame.
-        advance = running.send
+        advance = send
         try:
             # Trio sends the results and errors of a wait as values.
             value = yield trap
         except GeneratorExit:  # A coroutine that is closed takes no step, and cannot wait.
-            running.close()
+            running.close() if run is None else run(running.close)
             raise
         except BaseException as error:
-            advance, value = running.throw, error
+            value = error
+            advance = running.throw if run is None else partial(run, running.throw)
         trap = None
-
-
-@coroutine
-def run_in_context(
-    context: Context, running: Coroutine[Any, Any, Any]
-) -> Generator[Trap, Any, Any]:
-    """Run a coroutine to its end with these context variables, and return its result."""
-    advance: Callable[[Any], Trap] = running.send
-    value: Any = None
-    while True:
-        try:
-            trap = context.run(advance, value)
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            value = None  # It may hold an error, whose traceback holds this frame.
-        advance = running.send
-        try:
-            value = yield trap
-        except GeneratorExit:
-            context.run(running.close)
-            raise
-        except BaseException as error:
-            advance, value = running.throw, error
 
 
 # `types.coroutine` keeps the code object of the function.
 DRIVER: Final[CodeType] = drive.__code__
 """The code of `drive`, whose frame stands between a task and the coroutine that it runs."""
-
-_DRIVERS: Final = frozenset({DRIVER, run_in_context.__code__})
 
 
 def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
@@ -259,7 +240,7 @@ def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
         frames = trio.lowlevel.Task.iter_await_frames(followed)
         followed = None
         for frame, line in frames:
-            if frame.f_code in _DRIVERS:
+            if frame.f_code is DRIVER:
                 followed = SimpleNamespace(coro=frame.f_locals["running"])
                 break
             yield frame, line

@@ -19,7 +19,6 @@ from mcp_trio._session.lanes import (
     enter_lane,
     lane_in,
     operation,
-    run_in_context,
     watch_lanes,
 )
 
@@ -371,7 +370,7 @@ def test_each_step_of_a_coroutine_has_its_own_context_variables(ending):
             seen.append(PLACE.get())
         return "done"
 
-    running = run_in_context(contextvars.copy_context(), waits())
+    running = drive(waits(), (), context=contextvars.copy_context())
     assert running.send(None) == "first"
     if ending == "result":
         with pytest.raises(StopIteration) as stop:

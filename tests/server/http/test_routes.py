@@ -430,7 +430,7 @@ async def test_requests_on_one_connection_go_on_after_a_failure(nursery, server)
     nursery.cancel_scope.cancel()
 
 
-USER = contextvars.ContextVar("user", default="nobody")
+USER = contextvars.ContextVar("user", default="no user")
 
 
 async def test_context_variables_of_a_handler_end_with_its_request(nursery, server):
@@ -444,7 +444,7 @@ async def test_context_variables_of_a_handler_end_with_its_request(nursery, serv
     url = await nursery.start(functools.partial(server.serve_http, port=0))
     async with httpx2.AsyncClient() as http:
         found = [await http.get(url.replace("/mcp", f"/x/{name}")) for name in ("ada", "bo")]
-    assert [each.text for each in found] == ["nobody", "nobody"]
+    assert [each.text for each in found] == ["no user", "no user"]
     nursery.cancel_scope.cancel()
 
 
@@ -472,5 +472,5 @@ async def test_context_variables_of_a_verifier_end_with_its_request(nursery, wai
     async with httpx2.AsyncClient() as http:
         own_page = await http.get(url.replace("/mcp", "/own"), headers={"X-User": "ada"})
         public_page = await http.get(url.replace("/mcp", "/public"))
-    assert (own_page.text, public_page.text) == ("ada", "nobody")
+    assert (own_page.text, public_page.text) == ("ada", "no user")
     nursery.cancel_scope.cancel()
