@@ -482,14 +482,14 @@ async def test_a_schema_of_a_hostile_server_does_not_stop_a_client(
     answers = {"tools/list": {"tools": [tool]}, "tools/call": gives(structured)}
     client, _ = await stateless_client(nursery, answers=answers)
     await client.list_tools()
-    begin = time.process_time()
     for _ in range(2):
+        begin = time.process_time()
         if fault is None:
             await client.call_tool("tide")
         else:
             with pytest.raises(RemoteProtocolError, match=fault):
                 await client.call_tool("tide")
-    assert time.process_time() - begin < 4
+        assert time.process_time() - begin < 2
     await client.aclose()
     assert caplog.messages == logged
 
